@@ -330,7 +330,6 @@ def test_rows_are_read_after_the_charge(monkeypatch: pytest.MonkeyPatch) -> None
     for face in ("fit", "fit_tables"):
         ledger = Ledger.in_memory()
         ledger.register("people", relation="replace-one", epsilon=9.0, delta=1e-5)
-        monkeypatch.setattr(FeaturePlan, "encode_table", fail)
         monkeypatch.setattr(FeaturePlan, "encode_private", fail)
         with pytest.raises(OSError, match="stops"):
             if face == "fit":

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
 def cells(images: Array, patches: int) -> Tensor:
     """The averages of all filters over the grid, as PatchFeatures makes them, before any power of them."""
     made = PatchFeatures(patches=patches, power=1.0, dtype="bfloat16", components=2).fit(images)
-    encode = made._cells(made._learned)
+    encode = made._cells(made._learned.layers)
     low, high = float(images.min()), float(images.max())
     return torch.cat([encode(_scaled(images[k : k + 32], low, high)) for k in range(0, len(images), 32)])
 

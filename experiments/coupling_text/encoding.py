@@ -79,10 +79,10 @@ def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
         for some in np.split(places, range(_ROWS, len(places), _ROWS)):
             ids = np.zeros((_ROWS, length), dtype=np.int64)
             ids[: len(some)] = [tokens[place] for place in some]
-            out = model._model(input_ids=torch.from_numpy(ids), output_hidden_states=True)  # type: ignore[call-arg]
+            out = model._model(input_ids=torch.from_numpy(ids), output_hidden_states=True)
             last = out.last_hidden_state.float().mean(dim=1)
             features[some] = torch.nn.functional.normalize(last).numpy()[: len(some)]
-            before = out.hidden_states[-2].to(torch.float16).numpy()  # type: ignore[attr-defined]
+            before = out.hidden_states[-2].to(torch.float16).numpy()
             for row, place in zip(before, some, strict=False):
                 states[ends[place] - length : ends[place]] = row
     return Encoded(features, states, ends, time.process_time() - start)
@@ -91,7 +91,7 @@ def encode(model: TransformerEncoder, texts: list[str]) -> Encoded:
 def words(texts: list[str]) -> Encoded:
     """What the lowest block is given: the table of words, positions, and their norm. Without features."""
     model = encoder()
-    table: Any = model._model.embeddings  # type: ignore[attr-defined]
+    table: Any = model._model.embeddings
     tokens = [one.ids for one in model._tokenizer.encode_batch(texts)]
     ends = np.cumsum([len(ids) for ids in tokens])
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Accounting by hand: what a plan costs, the noise that a budget needs, and the one door for private sums.
+"""Accounting by hand: what a plan costs, the noise that a budget needs, and the release of private sums.
 
     from sidelight.accounting import epsilon, poisson, repeat
 

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_array
 
-__all__ = [
-    "Array", "Floats", "Json", "Mask", "Matrix", "TableLike", "V", "Vector", "dense", "floats", "is_sparse",
-    "length", "squared_lengths",
-]  # fmt: skip
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

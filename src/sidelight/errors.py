@@ -26,10 +26,11 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from types import FrameType
+from typing import TypeVar
 
 __all__ = [
     "AssumptionError",
@@ -50,9 +51,23 @@ __all__ = [
     "UnboundedSensitivity",
 ]
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 # Raised by the user, and passed on. All else that a private value or record raises is silent: Rust code that
 # panics, asyncio, generators and others raise exceptions that are no Exception.
 INTERRUPTS = (KeyboardInterrupt,)
+
+
+def guarded(read: Callable[[S], T], value: S, otherwise: T) -> T:
+    """read(value), or `otherwise` if that raises; warnings of the value's own code stay unheard."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            return read(value)
+        except INTERRUPTS:
+            raise
+        except BaseException:
+            return otherwise
 
 
 def first_line(error: BaseException) -> str:

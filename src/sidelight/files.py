@@ -24,21 +24,6 @@ from pathlib import Path
 
 from sidelight.errors import InputError
 
-__all__ = [
-    "MODEL",
-    "check_output_folder",
-    "digest",
-    "missing",
-    "new_folder",
-    "private_folder",
-    "read_whole",
-    "sweep",
-    "sync_folder",
-    "whole_file",
-    "write_bytes",
-    "write_text",
-]
-
 MODEL = "model.json"  # by this file a folder is known to hold a model
 
 

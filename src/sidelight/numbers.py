@@ -5,19 +5,6 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
-__all__ = [
-    "count",
-    "down",
-    "percent",
-    "percent_up",
-    "plain_down",
-    "plain_up",
-    "pretty",
-    "rounded",
-    "scientific",
-    "up",
-]
-
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 

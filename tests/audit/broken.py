@@ -437,7 +437,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str, str]] = {
     "dp_sgd, uncharged steps": (
         lambda: tampered(Forgetful, _dp(), "dp_sgd, uncharged steps"),
         ADD,
-        "what is charged is what passes the doors",
+        "what is charged is what is released",
     ),
     "pnsgd, early iterate": (
         lambda: AveragedPnsgd(batch_size=44, step_size=0.5),

@@ -40,7 +40,7 @@ def test_every_method_of_the_registry_is_audited() -> None:
 
 @pytest.mark.parametrize(("name", "relation"), EVERY)
 def test_a_method_passes(name: str, relation: Any) -> None:
-    result = replay_neighbours(CATALOGUE[name](), relation=relation, seeds=1, door_runs=40, seed=3)
+    result = replay_neighbours(CATALOGUE[name](), relation=relation, seeds=1, release_runs=40, seed=3)
     assert result.passed, str(result)
     moved = result.details["largest_share"]
     assert moved <= 1 + 1e-9
@@ -50,15 +50,15 @@ def test_a_method_passes(name: str, relation: Any) -> None:
 
 @pytest.mark.parametrize("name", ["dp_agd", "agd_avg"])
 def test_a_slow_method_passes(name: str) -> None:
-    result = replay_neighbours(CATALOGUE[name](), seeds=1, door_runs=40)
+    result = replay_neighbours(CATALOGUE[name](), seeds=1, release_runs=40)
     assert result.passed and result.details["largest_share"] > 0.9
-    assert result.details["doors_repeated"]["select"] > 0
+    assert result.details["releases_repeated"]["select"] > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_method_passes_on_any_seed(seed: int) -> None:
     for name in ("dope_sgd", "dp_sgd, sampled", "ppsgd, tcdp", "rsgd_ar", "majority, private"):
-        assert replay_neighbours(CATALOGUE[name](), seeds=1, door_runs=40, seed=100 + seed).passed
+        assert replay_neighbours(CATALOGUE[name](), seeds=1, release_runs=40, seed=100 + seed).passed
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -82,7 +82,7 @@ def test_too_little_noise_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def quiet(total: Any, *, std: float, **options: Any) -> Any:
         noisy = honest(total, std=std, **options)
-        return noisy - 0.3 * (noisy - doors.Released(total._value, door=doors._DOOR))
+        return noisy - 0.3 * (noisy - doors.Released(total._value, token=doors._RELEASE_TOKEN))
 
     monkeypatch.setattr(doors, "release", quiet)
     monkeypatch.setattr(loop_module, "release", quiet)

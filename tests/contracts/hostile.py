@@ -46,12 +46,6 @@ RudeBytes = type("RudeBytes", (bytes,), {f"__{one}__": _raise for one in ("eq", 
 RudeList = type("RudeList", (list,), {f"__{one}__": _raise for one in ("len", "iter", "getitem", "eq")})
 
 
-class Liar:
-    """Says that it is a float."""
-
-    __class__ = property(lambda self: float)
-
-
 class Shapeless:
     """An array of another shape at each call, and a number that is a text."""
 
@@ -109,7 +103,6 @@ NOTHING: dict[str, Callable[[], Any]] = {
     "loud": lambda: Loud(),
     "rude text": lambda: RudeText(SECRET),
     "rude list": lambda: RudeList([1, 2]),
-    "liar": lambda: Liar(),
     "shapeless": lambda: Shapeless(),
 }
 # Numbers, if odd ones.

@@ -295,7 +295,8 @@ def encoded(kind: str, column: Any) -> Any:
     target = {"name": "y", "task": "regression", "bounds": [0, 1]}
     known = Schema.from_dict({"sidelight_schema": 1, "target": target, "columns": {"x": COLUMNS[kind]}})
     table = column if isinstance(column, str | Path) else type_of_frame(column)({"x": column})
-    return np.hstack(FeaturePlan(known).encode_table(open_private(table))).tolist()  # and what does not fit
+    X, _, misfits = FeaturePlan(known).encode_private(open_private(table), targets=False)
+    return np.hstack([X, misfits]).tolist()
 
 
 def type_of_frame(column: Any) -> Any:

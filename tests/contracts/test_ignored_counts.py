@@ -88,7 +88,7 @@ def test_one_record_or_person_moves_the_count_by_at_most_its_sensitivity(
 
 def test_the_audit_finds_nothing() -> None:
     method = WithHealthCheck(dp_sgd(steps=2, clip_norm=0.3), LoudCheck())
-    result = replay_neighbours(method, seeds=1, door_runs=50)
+    result = replay_neighbours(method, seeds=1, release_runs=50)
     assert not result.findings
 
 
@@ -163,7 +163,7 @@ def test_contract_catches_a_check_that_is_not_planned(monkeypatch: pytest.Monkey
 def test_contract_catches_a_count_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Noise, "normal_like", lambda self, value, *, std: np.zeros_like(value))
     method = WithHealthCheck(dp_sgd(steps=2, clip_norm=0.3), LoudCheck())
-    result = replay_neighbours(method, seeds=1, door_runs=50)
+    result = replay_neighbours(method, seeds=1, release_runs=50)
     assert any("noise" in finding.promise for finding in result.findings)
 
 

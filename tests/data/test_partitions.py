@@ -39,7 +39,8 @@ from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.losses import Logistic, Loss  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.linear.linear_oracle import LinearOracle  # noqa: E402
-from sidelight.oracles.linear.row_sums import count_gaps, label_counts  # noqa: E402
+from sidelight.oracles.linear.row_sums import label_counts  # noqa: E402
+from sidelight.oracles.linear.score_counts import count_gaps  # noqa: E402
 from sidelight.privacy.events import FixedSize, FullBatch, Poisson  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
 from sidelight.problems.base import oracle_of  # noqa: E402

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
 from sidelight.estimators import PrivateClassifier  # noqa: E402
 from sidelight.features import PatchFeatures  # noqa: E402
-from sidelight.features.patches import (  # noqa: E402
+from sidelight.features.patch_layers import (  # noqa: E402
     learn_components,
     learn_kernel_components,
     learn_layer,
@@ -57,10 +57,10 @@ def fitted() -> PatchFeatures:
 
 def test_direct_filters_and_similarities_are_there_unless_left_out(fitted: PatchFeatures) -> None:
     learned = fitted._learned
-    assert learned.direct is not None and len(learned.direct.shift) == 24
+    assert len(learned.layers["direct"].shift) == 24
     assert learned.similarity is not None and learned.similarity.landmarks.shape == (2 * 2 * 24 * 9, 60)
     plain = small(direct_patches=0, kernel=None).fit(PUBLIC)._learned
-    assert plain.direct is None and plain.similarity is None
+    assert "direct" not in plain.layers and plain.similarity is None
 
 
 # -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
 def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     method = hessian_mixing(rounds=2, sketch_rows=60)
     tape = replay.assert_private(method, scene("square"), relation, at_least=0.9)
-    assert {call.door for call in tape.calls} == {"release", "release_sketch"}
+    assert {call.kind for call in tape.calls} == {"release", "release_sketch"}
 
 
 def test_contract_catches_records_longer_than_the_sketch_expects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import get_loss
 from sidelight.methods.intervals import intervals_of
-from sidelight.oracles.linear import residual_counts
-from sidelight.oracles.linear.residual_counts import count_residuals
+from sidelight.oracles.linear import score_counts
+from sidelight.oracles.linear.score_counts import count_residuals
 from sidelight.privacy.ledger import Ledger
 
 AT = np.array([0.1, 0.3, 0.9, 2.0])
@@ -47,7 +47,7 @@ def test_one_record_moves_the_counts_at_most_by_their_sensitivity(relation: str)
 
 
 def test_contract_catches_a_clipped_record_that_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residual_counts, "_beyond", lambda y: -4.0 * (np.abs(y) == 1))
+    monkeypatch.setattr(score_counts, "_beyond", lambda y: -4.0 * (np.abs(y) == 1))
     assert largest_move(counted("replace-one"), records(), HOSTILE) > np.sqrt(2)
 
 

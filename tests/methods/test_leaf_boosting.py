@@ -195,7 +195,7 @@ def test_neighbours_move_no_sum_by_more_than_it_declares(loss: str, relation: An
 
 def test_the_audit_sees_the_releases() -> None:
     subject = Linear(ALWAYS, REPLACE, 3.0, 1e-5, base=scene(n_public=60))
-    result = replay_neighbours(subject, seeds=1, door_runs=40)
+    result = replay_neighbours(subject, seeds=1, release_runs=40)
     assert result.passed, result.findings
     assert result.details["releases"] >= 6
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from typing import Any
 
 import numpy as np
@@ -162,24 +161,15 @@ def test_two_oracles_of_the_same_blocks_do_not_mix_their_scores() -> None:
     np.testing.assert_array_equal(value_of(one.leaf_sums(grown(loss), TREES, relation="replace-one")), before)
 
 
-def test_a_question_that_is_sent_carries_no_private_score() -> None:
-    loss = Logistic()
-    oracle = oracle_of(rows_of(records(loss), loss), loss)
-    oracle.leaf_sums(grown(loss), TREES, relation="replace-one")
-    assert oracle._subject.memory.state is not None
-    sent = pickle.loads(pickle.dumps(oracle._subject))
-    assert sent.memory.state is None
-
-
 @pytest.mark.parametrize("fault", ["no root of K", "unclipped"])
 def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "no root of K":
         monkeypatch.setattr(leaf_sums.math, "sqrt", lambda _: 1.0)
     else:
         monkeypatch.setattr(
-            leaf_sums._Sums, "_slopes",
-            lambda self, state, block: leaf_sums._slope(
-                self.subject.loss, state.line[block] + state.trees[block], state.held.y[block]
+            leaf_sums, "_slopes",
+            lambda subject, state, block: leaf_sums._slope(
+                subject.loss, state.line[block] + state.trees[block], state.held.y[block]
             ) * state.held.share[block][:, None],
         )  # fmt: skip
     with np.errstate(over="ignore"), pytest.raises(AssertionError, match="moved"):

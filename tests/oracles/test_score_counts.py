@@ -12,7 +12,7 @@ from tests.contracts.neighbours import assert_bounded, rows_with_score, value_of
 
 from sidelight.data.rows import PrivateRows
 from sidelight.losses import Logistic, Loss, Softmax
-from sidelight.oracles.linear.row_sums import count_gaps, gaps
+from sidelight.oracles.linear.score_counts import count_gaps, gaps
 from sidelight.privacy.release import BoundedSum
 
 P = 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import sqlite3
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from sidelight.errors import DatasetMismatch, InputError, PrivacyWarning
 from sidelight.privacy import events
 from sidelight.privacy.identity import Identity, digest_of
 from sidelight.privacy.ledger import Ledger, Run
-from sidelight.privacy.ledger_store import FileStore
 
 pandas = pytest.importorskip("pandas")
 
@@ -273,52 +271,3 @@ def test_a_digest_knows_data_again() -> None:
     assert len({same, *others}) == 1 + len(others)
     assert digest_of(sparse.coo_matrix(X)) == digest_of(sparse.csr_matrix(X))
     assert digest_of(FRAME) == digest_of(FRAME[["town", "age"]]) != digest_of(FRAME.iloc[::-1])
-
-
-# ---------------------------------------------------------------------------------------------------
-# ledgers that were written before
-
-
-def old_ledger(path: Path, *, fingerprint: str | None) -> None:
-    """As format 1 had it: a dataset, with a hash from its owner or without, and one charge."""
-    made = FileStore.create(path, timeout=5.0)
-    ledger = Ledger(made)
-    ledger.register("d", relation=ADD, epsilon=3.0, delta=1e-6)
-    begin(ledger, None, "d")
-    bodies = [entry.body for entry in made.entries()]
-    path.unlink()
-    again = FileStore.create(path, timeout=5.0)
-    for body in bodies[1:]:
-        new = ("any_size", "evidence")
-        old = {name: value for name, value in body.items() if name not in new}
-        if body["kind"] == "dataset":
-            old["fingerprint"] = fingerprint
-        else:
-            old["fingerprint_checked"] = False
-        again.append(lambda _, old=old: old)  # type: ignore[misc]
-    with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 1")
-    db.close()
-
-
-@pytest.mark.parametrize("fingerprint", [None, "ab" * 32])
-def test_a_ledger_of_format_1_opens_and_is_bound_at_its_next_fit(
-    tmp_path: Path, fingerprint: str | None
-) -> None:
-    path = tmp_path / "old.ledger"
-    old_ledger(path, fingerprint=fingerprint)
-    before = path.read_bytes()
-    ledger = Ledger.open(path)
-    [charge] = ledger.charges("d")
-    assert charge.evidence is None and ledger.bindings("d") == []
-    assert ledger.datasets()["d"].fingerprint == (fingerprint is not None)
-    assert path.read_bytes() == before  # reading changes nothing
-    begin(ledger, Identity.of(X), "d")
-    with pytest.raises(DatasetMismatch):
-        begin(Ledger.open(path), Identity.of(X[:3]), "d")
-    if fingerprint is not None:
-        with pytest.raises(DatasetMismatch, match="other contents"):
-            begin(Ledger.open(path), Identity.of(X + 1), "d")
-    with sqlite3.connect(path) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
-    db.close()

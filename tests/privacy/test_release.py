@@ -139,7 +139,7 @@ def only_release_constructs_released(files: dict[Path, str]) -> None:
         if p.name != "release.py" and (rows := constructions(text, "Released"))
     }
     assert not elsewhere, elsewhere
-    doors = {str(p) for p, text in files.items() if p.name != "release.py" and "_DOOR" in text}
+    doors = {str(p) for p, text in files.items() if p.name != "release.py" and "_RELEASE_TOKEN" in text}
     assert not doors, doors
 
 
@@ -168,9 +168,9 @@ def test_only_release_makes_released_values():
 @pytest.mark.parametrize(
     "fault",
     [
-        "from sidelight.privacy.release import Released\nx = Released(3, door=None)",
-        "from sidelight.privacy import release\nx = release.Released(3, door=release._DOOR)",
-        "from sidelight.privacy.release import Released as R\nx = R(3, door=None)",
+        "from sidelight.privacy.release import Released\nx = Released(3, token=None)",
+        "from sidelight.privacy import release\nx = release.Released(3, token=release._RELEASE_TOKEN)",
+        "from sidelight.privacy.release import Released as R\nx = R(3, token=None)",
         "from sidelight.privacy.release import Released\nclass Mine(Released): pass",
     ],
 )
@@ -181,7 +181,7 @@ def test_contract_catches_released_built_elsewhere(fault):
 
 def test_released_cannot_be_made_by_hand():
     with pytest.raises(PrivacyConditionError, match="alone"):
-        Released(np.zeros(2), door=object())
+        Released(np.zeros(2), token=object())
 
 
 def private_value_readers(files: dict[Path, str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Attacks that try to prove us wrong.
 
-    replay_neighbours(method)   what does one record move, and does anything leave beside the doors?
+    replay_neighbours(method)   what does one record move, and does anything leave without being released?
     many_runs(method)           train often on two neighbouring datasets, and guess which it was
     one_run(method)             many canaries in a single training, and a guess about each
 

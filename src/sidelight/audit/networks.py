@@ -26,8 +26,6 @@ from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Run
 from sidelight.privacy.release import Account
 
-__all__ = ["Network", "PersonNetwork", "on_network"]
-
 Data = tuple[Tensor, Tensor]
 Names = list[int | None]  # whose each row is; None: nobody's
 PersonData = tuple[Tensor, Tensor, Names]
@@ -66,7 +64,7 @@ class Network:
 
     @functools.cached_property
     def claim(self) -> Claim:
-        with _contracts() as made:
+        with _watched() as (made, _):
             self.run(self._ordinary(), seed=0)
         contract = made[-1]
         return Claim(
@@ -141,8 +139,9 @@ class Network:
             self.model(width), self.loss, method=self.method, epsilon=self.epsilon, delta=self.delta,
             relation=self.relation, random_state=seed, progress=False, **self.options,
         )  # fmt: skip
-        with quiet(), _charges() as charged:
+        with quiet(), _watched() as (_, recorder):
             self._fit(trainer, world, public)
+        charged = recorder.charged
         parameters = read(trainer.model).double().numpy()
         outside = {"parameters": parameters, "history": trainer.history_, "charges": charged}
         notes = trainer.privacy_.to_dict()
@@ -345,31 +344,18 @@ class _RecordedAccount:
 
 
 @contextmanager
-def _charges() -> Iterator[list[Event]]:
+def _watched() -> Iterator[tuple[list[Contract], Recorder]]:
+    """The contracts that trainers agree on, and what they are charged."""
+    made: list[Contract] = []
     recorder, original = Recorder(), Contract.begin
 
     def begin(self: Contract) -> tuple[Run, Account]:
+        made.append(self)
         run, account = original(self)
         return run, _RecordedAccount(account, recorder)
 
     Contract.begin = begin  # type: ignore[method-assign]
     try:
-        yield recorder.charged
-    finally:
-        Contract.begin = original  # type: ignore[method-assign]
-
-
-@contextmanager
-def _contracts() -> Iterator[list[Contract]]:
-    made: list[Contract] = []
-    original = Contract.begin
-
-    def begin(self: Contract) -> tuple[Run, Account]:
-        made.append(self)
-        return original(self)
-
-    Contract.begin = begin  # type: ignore[method-assign]
-    try:
-        yield made
+        yield made, recorder
     finally:
         Contract.begin = original  # type: ignore[method-assign]

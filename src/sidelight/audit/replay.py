@@ -2,8 +2,8 @@
 
 The same released values are fed back, so that both runs ask the same questions. Then every private sum may
 differ by its declared sensitivity, and nothing else may differ at all. Beside that: what was charged is
-compared with what was done, samplers with their events, and doors without a private sum of their own
-(selections, processes) are passed many times on both worlds, and their outputs compared with their events.
+compared with what was done, samplers with their events, and releases without a private sum of their own
+(selections, processes) are repeated many times on both worlds, and their outputs compared with their events.
 """
 
 from __future__ import annotations
@@ -28,20 +28,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.open_accounts import certificate_of
 from sidelight.privacy.release import least_multiplier, least_scale
 
-__all__ = [
-    "charges",
-    "largest_share",
-    "noise_is_drawn",
-    "nothing_outside",
-    "performs_its_event",
-    "record",
-    "replay_neighbours",
-    "same",
-    "within_sensitivity",
-]
-
-
-_FEW = 3  # doors of a kind that are passed many times
+_FEW = 3  # releases of a kind that are repeated many times
 _RELEASES = 100  # how often, if it is a sum with noise
 _SUMS = ("release", "release_on_grid")
 
@@ -53,7 +40,7 @@ def replay_neighbours(
     epsilon: float = 1.0,
     delta: float = 1e-5,
     seeds: int = 3,
-    door_runs: int = 400,
+    release_runs: int = 400,
     seed: int = 0,
 ) -> AuditResult:
     """Replay a method on neighbouring datasets; see the module.
@@ -62,8 +49,8 @@ def replay_neighbours(
         method: a name, a configured method or recipe (your own too), or a subject.
         relation: None takes the default (`relation_of`).
         seeds: how many recordings, each with other randomness.
-        door_runs: how often a door without a private sum is passed on each of two worlds; ten times as often
-            if all it gives is a choice.
+        release_runs: how often a release without a private sum is repeated on each of two worlds; ten times
+            as often if all it gives is a choice.
     """
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
     findings: list[Finding] = []
@@ -76,7 +63,7 @@ def replay_neighbours(
         for number in range(seed, seed + seeds):
             findings += _replayed(subject, number, details)
         for number in range(seed, seed + seeds):
-            findings += _extremes(subject, number, -(-door_runs // seeds), details)
+            findings += _extremes(subject, number, -(-release_runs // seeds), details)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         findings.append(failed(error))
     return verdict(
@@ -152,51 +139,51 @@ def _compared(
 
 
 # ---------------------------------------------------------------------------------------------------
-# what single doors do
+# what single releases do
 
 
 def _extremes(subject: Subject, seed: int, runs: int, details: Json) -> list[Finding]:
-    """One record among records that say nothing: it is replayed, and every kind of door is passed often.
+    """One record among records that say nothing: it is replayed, and every kind of release is repeated often.
 
-    The noise of sums is measured; the outputs of all other doors are compared between two worlds, whose
+    The noise of sums is measured; the outputs of all other releases are compared between two worlds, whose
     record an adversary may choose after seeing what was released before.
     """
     base, other = subject.extremes()
     tape, outcome = record(subject, base, seed=seed)
     findings = _compared(subject, seed, details, tape, outcome, [other])
-    checked = details.setdefault("doors_repeated", {})
+    checked = details.setdefault("releases_repeated", {})
     for call in tape.calls[:_FEW]:
-        if call.door == "release":
+        if call.kind == "release":
             findings += noise_is_drawn(call, _outputs(call, _RELEASES, seed=seed))
-    if any(call.door not in _SUMS for call in tape.calls):
+    if any(call.kind not in _SUMS for call in tape.calls):
         for worlds in [(base, other), *_aimed(subject, tape)]:
-            findings += _doors(subject, worlds, tape, seed, runs, checked)
+            findings += _other_releases(subject, worlds, tape, seed, runs, checked)
     return findings
 
 
 def _aimed(subject: Subject, tape: Tape) -> list[tuple[World, World]]:
-    """Worlds whose record lies along, and against, what was released before the first other door."""
-    first = next(i for i, call in enumerate(tape.calls) if call.door not in _SUMS)
+    """Worlds whose record lies along, and against, what was released before the first such release."""
+    first = next(i for i, call in enumerate(tape.calls) if call.kind not in _SUMS)
     if first == 0:
         return []
     direction = vector(tape.calls[first - 1].output)
     return [subject.extremes(sign * direction) for sign in (1.0, -1.0)]
 
 
-def _doors(
+def _other_releases(
     subject: Subject, worlds: tuple[World, World], tape: Tape, seed: int, runs: int, checked: dict[str, int]
 ) -> list[Finding]:
     """Pass selections and processes often, on both worlds, and compare."""
     replays = [record(subject, world, seed=seed, like=tape)[0] for world in worlds]
     pairs = [
-        pair for pair in zip(replays[0].calls, replays[1].calls, strict=False) if pair[0].door not in _SUMS
+        pair for pair in zip(replays[0].calls, replays[1].calls, strict=False) if pair[0].kind not in _SUMS
     ]
     findings: list[Finding] = []
     for mine, theirs in pairs[:_FEW]:
-        checked[mine.door] = checked.get(mine.door, 0) + 1
+        checked[mine.kind] = checked.get(mine.kind, 0) + 1
         outcome = _passed_often(mine, theirs, subject.claim, runs, seed)
         if outcome.refuted:
-            promise = f"the outputs of a {mine.door} on two neighbours are as close as its event says"
+            promise = f"the outputs of a {mine.kind} on two neighbours are as close as its event says"
             seen = (
                 f"δ ≥ {outcome.proven_delta:.3g} at ε = {outcome.epsilon:g}, "
                 f"where {outcome.claimed_delta:.3g} is claimed"
@@ -213,10 +200,10 @@ def _passed_often(mine: RecordedCall, theirs: RecordedCall, claim: Claim, runs: 
 
 
 def _outputs(call: RecordedCall, runs: int, *, seed: int) -> Floats:
-    """What the door gives for the same private value, again and again."""
+    """What is released of the same private value, again and again."""
     noise, again = Noise(1_000_000 + seed), call.again
     if again is None:
-        raise PrivacyConditionError("this passage through a door was recorded without a way to repeat it")
+        raise PrivacyConditionError("this release was recorded without a way to repeat it")
     return np.array([vector(again(noise)) for _ in range(runs)])
 
 
@@ -246,7 +233,7 @@ def projection(without: Floats, with_: Floats) -> Floats:
 
 
 # ---------------------------------------------------------------------------------------------------
-# the promises that a run makes at the doors, each checked on tapes: an empty list says that they hold
+# the promises of a run, each checked on tapes: an empty list says that they hold
 
 
 _ROUNDING = 1e-9  # relative
@@ -271,8 +258,8 @@ def largest_share(tape: Tape, other: Tape) -> float:
 
 def _share(mine: RecordedCall, theirs: RecordedCall) -> float:
     if mine.value is None or theirs.value is None:
-        return 0.0  # no private sum passed this door
-    order = np.inf if mine.door == "select" else 2
+        return 0.0  # no private sum was released here
+    order = np.inf if mine.kind == "select" else 2
     with np.errstate(all="ignore"):
         move = float(np.linalg.norm(mine.value - theirs.value, ord=order))
     if move == 0:
@@ -287,10 +274,14 @@ def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
         return [Finding("the number of releases does not depend on a record", seen)]
     findings: list[Finding] = []
     for mine, theirs in zip(tape.calls, other.calls, strict=True):
-        if (mine.door, mine.event, mine.sensitivity) != (theirs.door, theirs.event, theirs.sensitivity):
+        if (mine.kind, mine.event, mine.sensitivity) != (
+            theirs.kind,
+            theirs.event,
+            theirs.sensitivity,
+        ):
             promise = "what a release declares (event, sensitivity) does not depend on a record"
-            findings.append(Finding(promise, f"it differs at a {mine.door}"))
-        if mine.door == "select" and not _monotone(mine, theirs):
+            findings.append(Finding(promise, f"it differs at a {mine.kind}"))
+        if mine.kind == "select" and not _monotone(mine, theirs):
             promise = "scores move in one direction when a record is added"
             findings.append(Finding(promise, "some rose and some fell"))
     beyond = [p for p in zip(tape.calls, other.calls, strict=True) if not _share_is_sound(*p)]
@@ -358,7 +349,7 @@ def charges(tape: Tape, charged: list[Event], claim: Claim) -> list[Finding]:
     findings: list[Finding] = []
     if any(call.event is None for call in tape.calls) or charged != tape.events:
         findings.append(
-            Finding("what is charged is what passes the doors", _counted(tape.events, charged, tape.calls))
+            Finding("what is charged is what is released", _counted(tape.events, charged, tape.calls))
         )
     if any(call.early_noise for call in tape.calls):
         findings.append(Finding("the charge comes before the noise", "noise was drawn before the charge"))
@@ -375,12 +366,12 @@ def _counted(seen: list[Event], charged: list[Event], calls: list[RecordedCall])
 def _noise_is_enough(call: RecordedCall) -> bool:
     if call.event is None or call.value is None:
         return True
-    if call.door == "release":
+    if call.kind == "release":
         multiplier = least_multiplier(call.event)
         if multiplier is None:
             return False
         return bool(call.options["std"] >= multiplier * call.sensitivity * (1 - _ROUNDING))
-    if call.door == "select":
+    if call.kind == "select":
         reach = call.sensitivity * (1 if _counts_as_monotone(call) else 2)
         mechanism = call.options.get("mechanism", "exponential")
         needed = least_scale(call.event, reach=reach, mechanism=mechanism)
@@ -406,7 +397,7 @@ def noise_is_drawn(call: RecordedCall, outputs: NDArray[np.float64]) -> list[Fin
 
 def _understated(call: RecordedCall) -> Finding:
     event = events.describe(call.event) if call.event is not None else "nothing"
-    return Finding("the noise drawn is the noise accounted", f"a {call.door} charged as {event} has less")
+    return Finding("the noise drawn is the noise accounted", f"a {call.kind} charged as {event} has less")
 
 
 def _covered(tape: Tape, claim: Claim) -> list[Finding]:

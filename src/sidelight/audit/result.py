@@ -24,24 +24,6 @@ from sidelight.privacy import accountants
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.statement import plain
 
-__all__ = [
-    "VERDICT",
-    "AuditResult",
-    "Claim",
-    "Finding",
-    "Kind",
-    "Separation",
-    "choosing",
-    "claim_of",
-    "lower_rate",
-    "one_run_epsilon",
-    "one_run_p_value",
-    "rates_epsilon",
-    "separate",
-    "upper_rate",
-]
-
-
 # ---------------------------------------------------------------------------------------------------
 # the claim: ε at its δ, and the whole curve δ(ε) of the event that it is charged as
 

@@ -40,8 +40,6 @@ from sidelight.methods.task import Method
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
-__all__ = ["many_runs", "one_run"]
-
 # ---------------------------------------------------------------------------------------------------
 # many runs on two neighbouring datasets
 
@@ -132,7 +130,7 @@ def _features(
 
 def _log_ratio(call: RecordedCall, without: RecordedCall, with_: RecordedCall) -> float:
     """log P′(output)/P(output) for a Gaussian release of a sum that the record is in with probability q."""
-    if call.door != "release" or call.value is None or without.value is None or with_.value is None:
+    if call.kind != "release" or call.value is None or without.value is None or with_.value is None:
         return 0.0
     q, variance, output = _rate(call.event), call.options["std"] ** 2, vector(call.output)
 
@@ -237,7 +235,7 @@ def _contributions(subject: Subject, present: NDArray[np.bool_], tape: Tape) -> 
     there, and which were in a batch, plays no part in it.
     """
     count, steps = len(present), len(tape.questions)
-    releases = [call for call in tape.calls if call.door == "release" and call.value is not None][:steps]
+    releases = [call for call in tape.calls if call.kind == "release" and call.value is not None][:steps]
     scores, step = np.zeros(count), 0
     stride = max(1, -(-steps // _LOOKS))
     known: list[NDArray[np.float64]] = []

@@ -37,23 +37,6 @@ from sidelight.privacy.contract import relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import Noise
 
-__all__ = [
-    "Linear",
-    "Outcome",
-    "Scene",
-    "Subject",
-    "as_subject",
-    "broken",
-    "canaries",
-    "extremes",
-    "neighbouring",
-    "null",
-    "scene",
-    "verdict",
-    "worst",
-]
-
-
 World: TypeAlias = Any  # a dataset in the form that its subject takes: arrays, or tensors
 
 

@@ -23,8 +23,6 @@ from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Method
 from sidelight.privacy.events import Relation
 
-__all__ = ["SuitePlan", "linear", "networks", "run", "subjects"]
-
 Kind = Literal["replay", "many-run", "one-run"]
 Model = Literal["linear", "network"]
 

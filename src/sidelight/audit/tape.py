@@ -1,10 +1,10 @@
-"""Records what a run hands to the doors of `privacy.release`, and replays it on other data.
+"""Records what a run hands to the functions of `privacy.release`, and replays it on other data.
 
     with listening() as tape:                run on D: every private sum, event and released value is kept
     with listening(like=tape) as other:      run on D′, with the *released values of the first run*
 
-Both runs are asked the same questions then, and whatever differs outside of the private sums has not come
-through a door. While listening, the doors of this process are replaced in every module that imported them:
+Both runs are asked the same questions then, and whatever differs outside of the private sums was not
+released. While listening, the release functions are replaced in every module that imported them:
 do not train for real at the same time.
 """
 
@@ -23,28 +23,26 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Json
 from sidelight.methods.recipe import Loop
-from sidelight.privacy import release as doors
+from sidelight.privacy import release as releases
 from sidelight.privacy.events import Event, Sampler
 from sidelight.privacy.noise import Noise, Value
 from sidelight.privacy.release import Account, BoundedSum, Released
 
-__all__ = ["DOORS", "FixedBatch", "RecordedCall", "RecordedStep", "Tape", "listening", "same_noise", "vector"]
-
-DOORS = (
+FUNCTIONS = (
     *("release", "select", "perturbed_solution", "private_process"),
     *("release_on_grid", "release_sketch"),
 )
 Probe = Callable[["RecordedStep"], None]
-Door: TypeAlias = Callable[..., Any]  # gives a Released, or (`select`) an index
+ReleaseFunction: TypeAlias = Callable[..., Any]  # gives a Released, or (`select`) an index
 Step: TypeAlias = Callable[..., bool]
 Indices: TypeAlias = "NDArray[np.int64] | None"  # of a batch; None: all records
 
 
 @dataclass
 class RecordedCall:
-    """One passage through a door. Without a private sum (a process of its own proof) `value` is None."""
+    """One call of a release function. Without a private sum (a process of its own proof) `value` is None."""
 
-    door: str
+    kind: str  # the name of the function of `privacy.release`
     event: Event | None
     value: NDArray[np.float64] | None
     sensitivity: float
@@ -53,7 +51,7 @@ class RecordedCall:
     options: Json = field(default_factory=dict)
     precision: float = 2.0**-52  # of the type that the sum was added up in
     early_noise: bool = False  # drawn before the charge
-    again: Callable[[Noise], Value] | None = None  # the same door on the same private value, with other noise
+    again: Callable[[Noise], Value] | None = None  # the same call with other noise
     after: Json = field(default_factory=dict)  # where the noise stood then
 
 
@@ -85,7 +83,7 @@ class FixedBatch:
 
 @dataclass
 class Tape:
-    """Everything that one run did at the doors."""
+    """Everything that one run released."""
 
     calls: list[RecordedCall] = field(default_factory=list)
     questions: list[RecordedStep] = field(default_factory=list)
@@ -93,7 +91,7 @@ class Tape:
 
     @property
     def events(self) -> list[Event]:
-        """What was charged at the doors, in order."""
+        """What was charged, in order."""
         return [call.event for call in self.calls if call.event is not None]
 
 
@@ -125,7 +123,7 @@ def listening(
     probe: Probe | None = None,
     follow_noise: bool = True,
 ) -> Iterator[Tape]:
-    """Tap every door while a run goes on.
+    """Record every release while a run goes on.
 
     Args:
         like: answer with the released values of this run.
@@ -137,8 +135,8 @@ def listening(
     """
     tape = Tape()
     with _Patches() as patches:
-        for name in DOORS:
-            original = getattr(doors, name)
+        for name in FUNCTIONS:
+            original = getattr(releases, name)
             tapped = _tap(name, original, tape, like, follow_noise)
             for module in _importers(name, original):
                 patches.set(module, name, tapped)
@@ -164,20 +162,9 @@ def _unbind(patches: _Patches) -> None:
     patches.set(Noise, "bound", lambda noise, *about: noise)
 
 
-_holders: dict[str, tuple[int, list[ModuleType]]] = {}
-
-
-def _importers(name: str, original: Door) -> list[ModuleType]:
-    """Every module in which `name` is this door.
-
-    Modules that have the name are looked for again when modules were imported; what it is there is asked
-    every time, since a test may replace it and put it back.
-    """
-    count, holders = _holders.get(name, (-1, []))
-    if count != len(sys.modules):
-        holders = [m for m in list(sys.modules.values()) if name in getattr(m, "__dict__", {})]
-        _holders[name] = (len(sys.modules), holders)
-    return [m for m in holders if m.__dict__.get(name) is original]
+def _importers(name: str, original: ReleaseFunction) -> list[ModuleType]:
+    """Every module in which `name` is this function."""
+    return [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(name) is original]
 
 
 class _Patches:
@@ -213,12 +200,14 @@ class _Watched:
 
 
 class _NoAccount:
-    """An account that ignores every charge: to pass the same door again and again."""
+    """An account that ignores every charge: to repeat a release again and again."""
 
     def charge(self, event: Event) -> None: ...
 
 
-def _tap(name: str, original: Door, tape: Tape, like: Tape | None, follow: bool) -> Door:
+def _tap(
+    name: str, original: ReleaseFunction, tape: Tape, like: Tape | None, follow: bool
+) -> ReleaseFunction:
     @functools.wraps(original)
     def tapped(first: object, **options: Any) -> object:
         noise: Noise = options["noise"]
@@ -227,7 +216,7 @@ def _tap(name: str, original: Door, tape: Tape, like: Tape | None, follow: bool)
         output = original(first, **{**options, "account": account})
         total = first if isinstance(first, BoundedSum) else None
         call = RecordedCall(
-            door=name,
+            kind=name,
             event=account.event,
             value=None if total is None else vector(total),
             sensitivity=np.inf if total is None else total.sensitivity,
@@ -242,7 +231,9 @@ def _tap(name: str, original: Door, tape: Tape, like: Tape | None, follow: bool)
         if like is not None and len(tape.calls) <= len(like.calls):
             theirs = like.calls[len(tape.calls) - 1]
             output = (
-                Released(theirs.output, door=doors._DOOR) if isinstance(output, Released) else theirs.output
+                Released(theirs.output, token=releases._RELEASE_TOKEN)
+                if isinstance(output, Released)
+                else theirs.output
             )
             if theirs.after:
                 noise.set_state(theirs.after)
@@ -252,7 +243,7 @@ def _tap(name: str, original: Door, tape: Tape, like: Tape | None, follow: bool)
     return tapped
 
 
-def _again(original: Door, first: object, options: Json) -> Callable[[Noise], Value]:
+def _again(original: ReleaseFunction, first: object, options: Json) -> Callable[[Noise], Value]:
     def once_more(noise: Noise) -> Value:
         output = original(first, **{**options, "account": _NoAccount(), "noise": noise})
         return output.numpy() if isinstance(output, Released) else output

@@ -22,7 +22,6 @@ from sidelight.errors import InputError, MissingDependency, whole
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["synthesise"]
 
 Places = NDArray[np.intp]
 Values: TypeAlias = "Array | pd.api.extensions.ExtensionArray"  # of a column that is made

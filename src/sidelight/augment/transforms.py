@@ -21,7 +21,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NoReturn, Protocol, TypeGuard
+from typing import Any, ClassVar, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -29,11 +29,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError, PrivacyConditionError, first_line, whole
-
-__all__ = [
-    "Augment", "Compose", "augmented", "augmented_rows", "crop", "each_row_alone", "flip", "mixup",
-    "row_by_row", "seeded", "shift",
-]  # fmt: skip
 
 Augment = Callable[[Any], Any]  # inputs of a batch, of whatever shape the model takes, to the same
 Padding = Literal["zeros", "reflect", "edge"]
@@ -138,13 +133,8 @@ def _sizes(images: object) -> tuple[int, int, int, int]:
 # blends of public records, and compositions
 
 
-class Blending(Protocol):
-    """A transform of inputs and targets together, which bears the mark `mixes_records`."""
-
-    def pair(self, inputs: object, targets: object, /) -> tuple[Any, Any]: ...
-
-
-def _blends(transform: object) -> TypeGuard[Blending]:
+def _blends(transform: object) -> bool:
+    """Whether a transform takes inputs and targets together, which its mark `mixes_records` says."""
     return bool(getattr(transform, "mixes_records", False))
 
 
@@ -230,7 +220,9 @@ def augmented(augment: Augment | None, inputs: object, targets: object) -> tuple
     """A public batch after `augment`, which may blend its records."""
     if augment is None:
         return inputs, targets
-    return augment.pair(inputs, targets) if _blends(augment) else (augment(inputs), targets)
+    if _blends(augment):
+        return augment.pair(inputs, targets)  # type: ignore[attr-defined, no-any-return]
+    return augment(inputs), targets
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from sidelight.estimators.linear import PrivateLinear
 
-__all__ = ["DEFAULT_METHODS", "Rehearsal", "compare"]
 
 DEFAULT_METHODS = (
     "only_public",

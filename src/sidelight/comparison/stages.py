@@ -37,20 +37,6 @@ from sidelight.scoring import NAMES, classification_scores, regression_scores, w
 if TYPE_CHECKING:
     from sidelight.estimators.linear import PrivateLinear
 
-__all__ = [
-    "PRIVATE_ROWS",
-    "PUBLIC_ROWS",
-    "Comparison",
-    "Features",
-    "Stage",
-    "Trial",
-    "gaussian",
-    "synthetic_stages",
-    "trials",
-]
-
-
-Key = tuple[str, str, float, int]  # two methods (or one and ""), ε, and how many trials
 
 # What does not depend on ε is fitted once per stage.
 FREE = ("only_public", "non_private", "majority")
@@ -110,7 +96,6 @@ class Comparison:
     trials: dict[tuple[str, float], list[Trial]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     fits: int = 0  # cells that were filled or refused so far, over all stages
-    _known: dict[Key, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def add(self, trial: Trial) -> None:
         self.fits += 1
@@ -122,7 +107,7 @@ class Comparison:
     def of(self, method: str, epsilon: float) -> tuple[float, float] | None:
         """Mean score and its standard error; None where there is no fit."""
         fits = self.trials.get((method, epsilon), [])
-        return self._summed((method, "", epsilon, len(fits)), [(trial.ids, trial.points) for trial in fits])
+        return _summary([(trial.ids, trial.points) for trial in fits]) if fits else None
 
     def range(self, method: str, epsilon: float) -> tuple[float, float] | None:
         """Where the score of a real fit is expected; None where every test row is a real one.
@@ -139,10 +124,6 @@ class Comparison:
             return low, high
         kind = _mean(float(trial.points.mean()) for trial in fits)
         return min(low, kind), max(high, kind)
-
-    def _on_real_rows(self, method: str, epsilon: float) -> float:
-        fits = self.trials[method, epsilon]
-        return _summary([trial.real for trial in fits if trial.real is not None])[0]
 
     def measures(self, method: str, epsilon: float) -> Json:
         """Every other score, {name: (lower, higher)}: its means on real and on synthetic rows."""
@@ -172,15 +153,7 @@ class Comparison:
         mine, others = (self.trials.get((name, epsilon), []) for name in (method, other))
         pairs = zip(mine, others, strict=False)  # a fill that is under way has one more of the first
         gaps = [(first.ids, first.points - second.points) for first, second in pairs]
-        return self._summed((method, other, epsilon, len(gaps)), gaps)
-
-    def _summed(
-        self, key: Key, parts: Sequence[tuple[NDArray[np.intp], Floats]]
-    ) -> tuple[float, float] | None:
-        """Each sum is made once: a screen asks for all of them after every fit."""
-        if parts and key not in self._known:
-            self._known[key] = _summary(parts)
-        return self._known.get(key)
+        return _summary(gaps) if gaps else None
 
     def best(self, epsilon: float, *, among: Sequence[str] | None = None) -> str | None:
         """The private method with the highest mean score; picked after the fact, so a little flattered."""
@@ -213,7 +186,8 @@ class Comparison:
         row = {"method": method, "epsilon": epsilon, "score": score, "error": self.error(method, epsilon)}
         if ends:
             row |= {"score": (ends[0] + ends[1]) / 2, "low": ends[0], "high": ends[1]}
-            row |= {"on_real_rows": self._on_real_rows(method, epsilon), "on_synthetic_rows": score}
+            real = [trial.real for trial in self.trials[method, epsilon] if trial.real is not None]
+            row |= {"on_real_rows": _summary(real)[0], "on_synthetic_rows": score}
         if measures := self.measures(method, epsilon):
             row["measures"] = {name: list(found) for name, found in measures.items()}
         return row | {"note": "; ".join(notes)}
@@ -322,25 +296,17 @@ Features = Literal["isotropic", "correlated"]
 PRIVATE_ROWS, PUBLIC_ROWS, FEATURES, TEST_ROWS = 9_950, 50, 100, 5_000
 
 
-def gaussian(
-    seed: int,
-    features: Features = "isotropic",
-    *,
-    private: int = PRIVATE_ROWS,
-    public: int = PUBLIC_ROWS,
-    test_rows: int = TEST_ROWS,
-    dimensions: int = FEATURES,
-) -> Stage:
+def gaussian(seed: int, features: Features = "isotropic") -> Stage:
     """One draw of the problem. Its labels are "no" and "yes"."""
     rng = np.random.default_rng([seed, 2020])
-    Z = rng.standard_normal((private + public + test_rows, dimensions))
-    u = rng.standard_normal(dimensions)
+    Z = rng.standard_normal((PRIVATE_ROWS + PUBLIC_ROWS + TEST_ROWS, FEATURES))
+    u = rng.standard_normal(FEATURES)
     truth = Z @ (u / np.linalg.norm(u)) + 0.5 * rng.standard_normal(len(Z)) >= 0
     y = np.where(truth, "yes", "no")
     X = Z if features == "isotropic" else _correlated(Z, rng)
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    a, b = private, private + public
-    ids = np.arange(test_rows) + seed * test_rows  # other draws have other test rows
+    a, b = PRIVATE_ROWS, PRIVATE_ROWS + PUBLIC_ROWS
+    ids = np.arange(TEST_ROWS) + seed * TEST_ROWS  # other draws have other test rows
     return Stage(X[:a], y[:a], X[a:b], y[a:b], X[b:], y[b:], ids, seed)
 
 

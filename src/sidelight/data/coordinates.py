@@ -37,15 +37,6 @@ from sidelight.errors import InputError, UnboundedSensitivity, not_negative, pos
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = [
-    "Bounds",
-    "Coordinates",
-    "bound_rows",
-    "range_of_private_rows",
-    "resolve_bounds",
-    "symmetric",
-]
-
 
 MOST_CHECKED = 256  # features of an array whose values the health check looks at one by one
 Centre = Literal["middle", "zero", "mean"]

@@ -65,17 +65,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = [
-    "CHANGED",
-    "EncodedRows",
-    "FeaturePlan",
-    "check_encoders",
-    "check_public_values",
-    "encode_target",
-    "ranks",
-    "remembered_texts",
-]
-
 
 CHANGED = "the private table changed while it was read: its number of records did"
 
@@ -159,55 +148,42 @@ class FeaturePlan:
         """Which encoded columns belong together; products are left out."""
         return tuple(_group(self.schema.used[name], place) for name, place in self.places().items())
 
-    def encode_private(self, table: PrivateTable, *, room: int = 0) -> EncodedRows:
-        """All records of a private table, block by block. `room`: of how many columns X is a view."""
-        target, targets = self.schema.target, [np.empty(0)]
-        X, misfits = self._blank(table, room)
-        for block in self._encoded(X, misfits, table, {**self._kinds(), target.name: _as_number(target)}):
-            targets.append(encode_target(self.schema, block[target.name]))
-        return EncodedRows(X, np.concatenate(targets[1:] or targets), misfits)
+    def encode_private(self, table: PrivateTable, *, room: int = 0, targets: bool = True) -> EncodedRows:
+        """All records of a private table, block by block.
+
+        room: of how many columns X is a view. targets: whether the table has some; else y is empty.
+        """
+        wide = np.zeros((len(table), max(room, self.width)), dtype=np.float32)
+        X, misfits = wide[:, : self.width], np.zeros((len(table), len(self.schema.used)), dtype=bool)
+        y, at = [np.empty(0)], 0
+        for rows, block in table.blocks(self._kinds(targets=targets)):
+            if at + rows <= len(X):
+                misfits[at : at + rows] = self.encode_into(X[at : at + rows], block)
+                if targets:
+                    y.append(encode_target(self.schema, block[self.schema.target.name]))
+            at += rows
+        if at != len(X):
+            raise InputError(CHANGED)
+        return EncodedRows(X, np.concatenate(y[1:] or y), misfits)
 
     def encode_pieces(self, table: PrivateTable, within: range, most: int) -> Iterator[EncodedRows]:
         """Some records of a private file, in pieces of at most so many records."""
         target = self.schema.target
         some = None if len(within) == len(table) else within  # all are read without an end: one more is seen
-        for rows, block in table.blocks({**self._kinds(), target.name: _as_number(target)}, some):
+        for rows, block in table.blocks(self._kinds(targets=True), some):
             for start in range(0, rows, most):
                 piece = {name: _part(column, slice(start, start + most)) for name, column in block.items()}
                 X = np.zeros((min(most, rows - start), self.width), dtype=np.float32)
                 misfits = self.encode_into(X, piece)
                 yield EncodedRows(X, encode_target(self.schema, piece[target.name]), misfits)
 
-    def encode_table(self, table: PrivateTable, *, room: int = 0) -> tuple[NDArray[np.float32], Mask]:
-        """Features and misfits of all records of a table, whether or not it has targets."""
-        X, misfits = self._blank(table, room)
-        for _ in self._encoded(X, misfits, table, self._kinds()):
-            pass
-        return X, misfits
-
-    def _blank(self, table: PrivateTable, room: int) -> tuple[NDArray[np.float32], Mask]:
-        wide = np.zeros((len(table), max(room, self.width)), dtype=np.float32)
-        return wide[:, : self.width], np.zeros((len(table), len(self.schema.used)), dtype=bool)
-
-    def _encoded(
-        self, X: NDArray[np.float32], misfits: Mask, table: PrivateTable, wanted: Mapping[str, bool]
-    ) -> Iterator[Mapping[str, ColumnData]]:
-        """Fill X and the misfits block by block; each block when it is done."""
-        at = 0
-        for rows, block in table.blocks(wanted):
-            if at + rows <= len(X):
-                misfits[at : at + rows] = self.encode_into(X[at : at + rows], block)
-                yield block
-            at += rows
-        if at != len(X):
-            raise InputError(CHANGED)
-
-    def _kinds(self) -> dict[str, bool]:
+    def _kinds(self, *, targets: bool) -> dict[str, bool]:
         """The columns that are needed, and whether each is best parsed as numbers."""
         own = () if self.own is None else self.own.columns or ()
         more = {column.name: column.kind == "number" for column in own}
         used = {name: column.kind == "number" for name, column in self.schema.used.items()}
-        return {name: used.get(name, True) and more.get(name, True) for name in {**used, **more}}
+        target = {self.schema.target.name: _as_number(self.schema.target)} if targets else {}
+        return {n: used.get(n, True) and more.get(n, True) for n in {**used, **more}} | target
 
 
 def _part(column: ColumnData, rows: slice) -> ColumnData:

@@ -1,8 +1,7 @@
-"""Frames of pandas and of other libraries (polars): names, types and columns, without a look at the values.
+"""Frames of pandas, and of other libraries (polars) as frames of pandas, by names and types alone.
 
-pandas is read as it is, anything else through narwhals. A column of polars becomes an array of Arrow, and one
-of Python's objects a series of objects: both are what `data.values` reads value by value. Which of the two is
-decided by the type of the column alone.
+Another library's frame is read through narwhals: a column becomes one of Arrow's types, decided by its own
+type, or objects if Arrow has none. `data.values` reads both value by value.
 
 The type that a Parquet file or a frame declares for a column is public; what pandas chooses by itself is not
 (`storage`). It need not be the schema's: numbers may be stored as texts, truth values as numbers, and each
@@ -18,43 +17,23 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
-from sidelight.arrays import Array
-from sidelight.data.values import ColumnData, as_number, guarded, is_arrow_text, pandas
-from sidelight.errors import InputError, MissingDependency
+from sidelight.data.values import is_arrow_text, pandas
+from sidelight.errors import InputError, MissingDependency, guarded
 
 if TYPE_CHECKING:
     import narwhals as nw
     import pandas as pd
     import polars as pl
     import pyarrow as pa
-    from narwhals.typing import IntoDataFrame, IntoSeries
+    from narwhals.typing import IntoSeries
 
     from sidelight.data.schema import Schema
-
-__all__ = [
-    "Frame",
-    "Storage",
-    "as_pandas",
-    "check_storage",
-    "column_of",
-    "is_frame",
-    "is_mixed",
-    "names_of",
-    "objects_of",
-    "series_values",
-    "storage",
-    "storage_of_arrow",
-    "without_column",
-]
-
 
 T = TypeVar("T")
 Frame: TypeAlias = "pd.DataFrame | pl.DataFrame"
 # "number", "truth", "text", "date", "time", "any" for objects, "floats" for those of pandas; or the name of
 # another type.
 Storage = str
-NarwhalsFrame: TypeAlias = "nw.DataFrame[IntoDataFrame]"
-NarwhalsSeries: TypeAlias = "nw.Series[IntoSeries]"
 _NUMBERS = "biuf"
 _OBJECTS = ("Object", "Unknown")  # how narwhals calls what holds objects of Python, or nothing
 
@@ -78,75 +57,44 @@ def storage(frame: Frame, *, private: bool = False) -> dict[str, Storage]:
     Of a private frame of pandas, types of NumPy say nothing: one missing value makes floats of integers and
     objects of truth values, one odd value objects of dates. Types that a user asks for (Int64, Arrow) do.
     """
-    if _is_pandas(frame):
-        kinds = zip(frame.columns, frame.dtypes, strict=True)
-        unknown = np.dtype if private else ()
-        return {str(name): "any" if isinstance(kind, unknown) else _of_dtype(kind) for name, kind in kinds}
-    found = _narwhal(frame)
-    return {name: _storage(found[name]) for name in found.columns}
+    frame = as_pandas(frame, "the table")
+    unknown = np.dtype if private else ()
+    kinds = zip(frame.columns, frame.dtypes, strict=True)
+    return {name: "any" if isinstance(kind, unknown) else storage_of(kind) for name, kind in kinds}
 
 
 def is_mixed(frame: Frame) -> bool:
     """Whether some column of a public frame is no number by its type; truth values are numbers."""
-    if _is_pandas(frame):
-        return any(getattr(kind, "kind", "O") not in _NUMBERS for kind in frame.dtypes)
-    from pyarrow import types
-
-    found = _narwhal(frame)
-    numeric = (types.is_integer, types.is_floating, types.is_boolean)
-    kinds = [empty.type for name in found.columns if (empty := _arrow(found[name][:0])) is not None]
-    return len(kinds) < len(found.columns) or not all(any(is_(kind) for is_ in numeric) for kind in kinds)
-
-
-def column_of(frame: Frame, index: int, rows: slice) -> ColumnData:
-    """Some rows of a column, as `data.values` takes them."""
-    if _is_pandas(frame):
-        return frame.iloc[rows, index]
-    found = _narwhal(frame)
-    return _column_data(found[found.columns[index]][rows])
+    return any(getattr(kind, "kind", "O") not in _NUMBERS for kind in as_pandas(frame, "the table").dtypes)
 
 
 def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
-    """A public frame as one of pandas, with texts for names."""
+    """Any frame as one of pandas, with texts for names."""
     names = names_of(frame, where)
     if _is_pandas(frame):
         return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
-    columns = {name: _series(column_of(frame, i, slice(None))) for i, name in enumerate(names)}
-    return pandas().DataFrame(columns)
+    found = _narwhal(frame)
+    return pandas().DataFrame({name: _series(found[name]) for name in names})
 
 
 def without_column(table: T, name: str) -> T:
     """A frame without one of its columns; anything else, and a frame that has none of that name, as it is."""
     if not is_frame(table):
         return table
-    if _is_pandas(table):
-        kept = [str(column) != name for column in table.columns]
-        without: T = table if all(kept) else table.loc[:, kept]
-        return without
-    if name in _narwhal(table).columns:
-        table = _narwhals().from_native(table).drop(name).to_native()
-    return table
+    frame = table if _is_pandas(table) else as_pandas(table, "the table")
+    kept = [str(column) != name for column in frame.columns]
+    without: T = table if all(kept) else frame.loc[:, kept]
+    return without
 
 
 def series_values(values: object) -> object:
-    """A private column of polars: floats if its type is a number, else objects. Anything else as it is."""
-    if not _is_other_series(values):
+    """A column of polars as one of pandas; anything else as it is."""
+    if not (hasattr(type(values), "to_arrow") and hasattr(type(values), "dtype")):
         return values
-    column = _column(values)
-    return as_number(_column_data(column)) if _storage(column) == "number" else _objects(column)
+    return _series(_narwhals().from_native(values, series_only=True))
 
 
-def objects_of(frame: Frame, index: int) -> list[object]:
-    """The values of a column of a frame that is not pandas', as Python has them."""
-    found = _narwhal(frame)
-    return list(found[found.columns[index]].to_list())
-
-
-def _is_other_series(values: object) -> bool:
-    return hasattr(type(values), "to_arrow") and hasattr(type(values), "dtype")
-
-
-def _is_pandas(frame: Frame) -> TypeGuard[pd.DataFrame]:
+def _is_pandas(frame: object) -> TypeGuard[pd.DataFrame]:
     return hasattr(type(frame), "iloc")
 
 
@@ -160,9 +108,9 @@ def _narwhals() -> ModuleType:
     return narwhals
 
 
-def _narwhal(frame: Frame) -> NarwhalsFrame:
+def _narwhal(frame: object) -> nw.DataFrame[pl.DataFrame]:
     try:
-        found: NarwhalsFrame = _narwhals().from_native(frame, eager_only=True)
+        found: nw.DataFrame[pl.DataFrame] = _narwhals().from_native(frame, eager_only=True)
     except TypeError:
         raise InputError(
             f"a {type(frame).__name__} is not a table that can be read; expected a frame of pandas or polars "
@@ -171,39 +119,20 @@ def _narwhal(frame: Frame) -> NarwhalsFrame:
     return found
 
 
-def _column(series: object) -> NarwhalsSeries:
-    found: NarwhalsSeries = _narwhals().from_native(series, series_only=True)
-    return found
-
-
-def _storage(column: NarwhalsSeries) -> Storage:
-    empty = _arrow(column[:0])
-    return "any" if empty is None else storage_of_arrow(empty.type)
-
-
-def _column_data(column: NarwhalsSeries) -> ColumnData:
-    """By the type of the column; what Arrow has no type for (numbers of 128 bits) is read as objects."""
-    found = None if _arrow(column[:0]) is None else _arrow(column)
-    return pandas().Series(_objects(column), dtype=object) if found is None else found
-
-
-def _arrow(column: NarwhalsSeries) -> pa.ChunkedArray | None:
-    if type(column.dtype).__name__ in _OBJECTS:
-        return None  # polars would give the addresses of its objects
-    return guarded(lambda some: some.to_arrow(), column, None)
-
-
-def _objects(column: NarwhalsSeries) -> Array:
-    values = column.to_list()
-    return np.fromiter(values, dtype=object, count=len(values))
-
-
-def _series(values: ColumnData) -> pd.Series:
-    """A public column, with the type that Arrow has for it."""
+def _series(column: nw.Series[IntoSeries]) -> pd.Series:
+    """With the type that Arrow has for it; what Arrow has none for (numbers of 128 bits) as objects."""
     pd = pandas()
-    if isinstance(values, pd.Series):
-        return values
-    return pd.Series(pd.arrays.ArrowExtensionArray(values))
+    # polars would give the addresses of its objects
+    has_type = type(column.dtype).__name__ not in _OBJECTS and _arrow(column[:0]) is not None
+    found = _arrow(column) if has_type else None
+    if found is not None:
+        return pd.Series(pd.arrays.ArrowExtensionArray(found))
+    values = column.to_list()
+    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)
+
+
+def _arrow(column: nw.Series[IntoSeries]) -> pa.Array | None:
+    return guarded(lambda some: some.to_arrow(), column, None)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -278,7 +207,7 @@ def storage_of_arrow(kind: pa.DataType) -> Storage:
     return "text" if is_arrow_text(kind) else str(kind)
 
 
-def _of_dtype(dtype: np.dtype[np.generic] | pd.api.extensions.ExtensionDtype) -> Storage:
+def storage_of(dtype: np.dtype[np.generic] | pd.api.extensions.ExtensionDtype) -> Storage:
     """How a column of this pandas type is stored."""
     if hasattr(dtype, "pyarrow_dtype"):
         return storage_of_arrow(dtype.pyarrow_dtype)

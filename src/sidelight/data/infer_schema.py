@@ -89,7 +89,6 @@ from sidelight.privacy.events import Relation
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LEARNED", "learn", "learn_columns", "with_interactions"]
 
 LEARNED = "learned from the public records"  # the source of a schema
 

@@ -13,19 +13,15 @@ null record. The shape of a record in a list is the one that more than half of t
 shape is a null record. A frame's column of objects or texts is read likewise, and never refused for what it
 holds: that half of its values are no numbers is up to one of them. A public column that is no number is
 refused, and so is a type that no number can take, such as dates.
-
-Where an entry of a sparse matrix stands is as private as its value: one beyond the last column makes its
-record null. What is no matrix at all (pointers that go back, entries beyond the last record) is refused.
 """
 
 from __future__ import annotations
 
-import array
 import math
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,24 +29,13 @@ from numpy.typing import ArrayLike
 from sklearn.exceptions import DataConversionWarning
 
 from sidelight.arrays import Array, Floats, Matrix, TableLike
-from sidelight.data.frames import Frame, column_of, is_frame, objects_of, series_values, storage
-from sidelight.data.values import as_number, guarded, is_a, number_of, text_of
-from sidelight.errors import INTERRUPTS, InputError, listed
+from sidelight.data.frames import as_pandas, is_frame, series_values, storage_of
+from sidelight.data.values import as_number, number_of, text_of
+from sidelight.errors import InputError, guarded, listed
 
 if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_array
-
-__all__ = [
-    "ENCODE",
-    "check_same_columns",
-    "check_table",
-    "check_targets",
-    "private_array",
-    "private_table",
-    "private_targets",
-    "read_off",
-]
 
 
 ENCODE = (
@@ -62,9 +47,6 @@ _LOOSE_KINDS = "OSUTcmM"  # what one odd value makes of numbers, or of what no t
 _DATES = "mM"  # no numbers, also where NumPy would make some of them
 _TRUTHS = {"false": 0.0, "true": 1.0}
 _FLOATS = (np.float32, np.float64)
-_LISTS: tuple[type[Sequence[object]], ...] = (list, tuple, range, array.array)
-_DEEPEST = 16  # dimensions of a record
-_EXACT, _LOOSE = ("number", "truth"), ("text", "any")  # columns of polars
 
 
 def read_off(what: str) -> str:
@@ -77,12 +59,12 @@ def private_table(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Mat
     """A sparse matrix as it is, or a matrix of floats; `advice` is for columns that are no numbers."""
     if sp.issparse(X):
         sparse: csr_array = X
-        if sparse.dtype.kind == "c":
-            sparse = _real_sparse(sparse)
+        if sparse.dtype.kind == "c":  # one complex entry makes all of them complex
+            sparse = sparse.tocsr().copy()
+            sparse.data = np.where(sparse.data.imag == 0, sparse.data.real, np.nan)
         _check_type(sparse.dtype, name)
         with np.errstate(all="ignore"):  # a long double beyond float64 becomes infinite
-            sound = _sound_sparse(sparse, name)
-            return sound if sound.dtype in _FLOATS else sound.astype(np.float64)
+            return sparse if sparse.dtype in _FLOATS else sparse.astype(np.float64)
     found = private_array(X, name=name, advice=advice)
     _check_matrix(found, name)
     return found
@@ -91,9 +73,9 @@ def private_table(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Mat
 def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Array:
     """Floats of any dimension, from an array, a frame or nested lists."""
     if is_frame(X):
-        return _of_frame(X, name, advice) if hasattr(type(X), "iloc") else _of_other_frame(X, name, advice)
+        return _of_frame(as_pandas(X, name), name, advice)
     if _is_list(X):
-        return _of_lists(list(X), name)
+        return _of_lists(X, name)
     found = as_array(X, name)
     if found.dtype == object and found.ndim == 1:  # what NumPy makes of rows of which one is odd
         return _of_lists(found.tolist(), name)
@@ -111,7 +93,7 @@ def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
     if isinstance(given, np.ma.MaskedArray):
         given = np.ma.filled(given.astype(object), None)
     if _is_list(given):
-        given = _column(list(given))
+        given = _column(given)
     elif _is_extension(given):
         given = _of_extension(given)
     targets = _check_vector(given, rows=None, stacklevel=5)
@@ -142,7 +124,7 @@ def _numbers(values: list[object], shape: tuple[int, ...]) -> Floats:
 def _number(value: object) -> float:
     """`number_of`, and the words that NumPy and polars make of truth values beside a text."""
     found = number_of(value)
-    if math.isnan(found) and (is_a(value, str) or is_a(value, bytes)):
+    if math.isnan(found) and (isinstance(value, str | bytes)):
         return _TRUTHS.get((text_of(value) or "").lower(), found)
     return found
 
@@ -170,26 +152,14 @@ def _of_frame(X: pd.DataFrame, name: str, advice: str) -> Array:
                 values = _of_extension(column) if _is_extension(column) else column.to_numpy()
                 found[:, i] = _loose_numbers(values)
             else:
-                found[:, i] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return found
-
-
-def _of_other_frame(X: Frame, name: str, advice: str) -> Floats:
-    """The same of a frame of polars: by the types of its columns, and texts and objects value by value."""
-    kinds = storage(X)
-    _refuse_columns([one for one, kind in kinds.items() if kind not in _LOOSE + _EXACT], name, advice)
-    found = np.empty((len(X), len(kinds)))
-    for i, kind in enumerate(kinds.values()):
-        if kind in _EXACT:
-            found[:, i] = as_number(column_of(X, i, slice(None)))
-        else:
-            values = objects_of(X, i)
-            found[:, i] = _numbers(values, (len(values),))
+                found[:, i] = as_number(column)
     return found
 
 
 def _is_loose(kind: object) -> bool:
     """One odd cell is enough to make a column of numbers one of objects or texts."""
+    if hasattr(kind, "pyarrow_dtype"):
+        return storage_of(kind) in ("text", "any")
     return getattr(kind, "kind", "f") in _LOOSE_KINDS and str(kind) != "category"
 
 
@@ -212,106 +182,60 @@ def _of_extension(y: pd.Series) -> Array:
 # lists
 
 
-def _of_lists(X: list[object], name: str) -> Floats:
-    """A list of records, each read alone in the shape of most; one of another shape is all NaN."""
-    shape = _shape_of_most(X)
+def _of_lists(X: Sequence[object], name: str) -> Floats:
+    """A list of records, each read alone; one whose shape is not that of most is all NaN."""
+    records = [guarded(_record, record, _UNREADABLE) for record in X]
+    shape = _most_common([record.shape for record in records])
     if shape is None:
         raise InputError(f"{name} must be an array; its rows are not all of one length")
-    found = np.full((len(X), *shape), np.nan)
-    for index, record in enumerate(X):
-        _read(record, found[index : index + 1].reshape(shape, copy=False), shape)
-    return found
-
-
-def _read(record: object, into: Floats, shape: tuple[int, ...]) -> None:
-    """Fill in the numbers of a record of this shape; what is not of it stays NaN."""
-    if not shape:
-        into[...] = _number(record)
-    elif type(record) is np.ndarray and record.dtype.kind in _NUMBERS:
+    found = np.full((len(records), *shape), np.nan)
+    for index, record in enumerate(records):
         if record.shape == shape:
-            into[...] = _floats(record)
-    elif (values := _values_in(record, shape[0])) is not None:
-        if len(shape) == 1:
-            into[:] = [_number(value) for value in values]
-        else:
-            for part, value in zip(into, values, strict=True):
-                _read(value, part, shape[1:])
-
-
-def _column(y: list[object]) -> Array:
-    """A list of targets; one of columns, if most targets are rows."""
-    shape = _shape_of_most(y)
-    if shape is None and 2 * sum(_length(target) is not None for target in y) > len(y):
-        raise InputError("y should be a 1d array, and not rows of several lengths")
-    if not shape:
-        return np.fromiter(y, dtype=object, count=len(y))
-    found = np.full((len(y), shape[0]), None, dtype=object)
-    for index, target in enumerate(y):
-        for column, value in enumerate(_values_in(target, shape[0]) or ()):
-            found[index, column] = value
+            found[index] = record
     return found
 
 
-def _shape_of_most(records: list[object]) -> tuple[int, ...] | None:
+_UNREADABLE = np.array(np.nan)
+
+
+def _record(record: object) -> Floats:
+    """The numbers of one record, in its own shape."""
+    if isinstance(record, np.ndarray) and record.dtype.kind in _NUMBERS:
+        return _floats(record)
+    found = np.asarray(record, dtype=object)
+    return _numbers(found.ravel().tolist(), found.shape)
+
+
+def _most_common(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape that more than half of the records have, which no single odd one decides; None if none."""
-    counts = Counter(_shape(record) for record in records)
-    if not counts:
-        return ()
-    shape, count = counts.most_common(1)[0]
-    return shape if 2 * count > len(records) else None
+    ((shape, count),) = Counter(shapes).most_common(1) or [((), 1)]
+    return shape if 2 * count > len(shapes) else None
 
 
-def _shape(record: object) -> tuple[int, ...]:
-    """Of one record: (p,) for a row of p values, (h, w) for h rows of which the first has w, () for a value.
+def _column(y: Sequence[object]) -> Array:
+    """A list of targets; a matrix of one column, if most targets are rows of one value."""
+    sizes = [_size(target) for target in y]
+    if 2 * sum(size is not None for size in sizes) <= len(y):
+        return np.fromiter(y, dtype=object, count=len(y))
+    if 2 * sizes.count(1) <= len(y):
+        raise InputError("y should be a 1d array, and not rows of several values")
+    pairs = zip(y, sizes, strict=True)
+    values: Any = (guarded(_first, target, None) if size == 1 else None for target, size in pairs)
+    return np.fromiter(values, dtype=object, count=len(y)).reshape(-1, 1)
 
-    Only the first of several rows is looked into, so that a record which holds itself, or a thousand copies
-    of another list at every level, takes no longer than its depth.
-    """
-    shape: list[int] = []
-    while len(shape) < _DEEPEST and (length := _length(record)) is not None:
-        shape.append(length)
-        values = _values_in(record, length) if _may_hold_rows(record) else None
-        if not values or not all(_length(value) is not None for value in values):
-            break
-        record = values[0]
-    return tuple(shape)
+
+def _first(row: Any) -> object:
+    return next(iter(row))
+
+
+def _size(target: object) -> int | None:
+    """How many values a row has; None for what is no row."""
+    is_row = isinstance(target, list | tuple) or getattr(target, "ndim", 0) > 0
+    return guarded(len, target, None) if is_row else None  # type: ignore[arg-type]
 
 
 def _is_list(container: object) -> TypeGuard[Sequence[object]]:
-    return issubclass(type(container), Sequence) and not issubclass(type(container), str | bytes | bytearray)
-
-
-def _may_hold_rows(row: object) -> bool:
-    return not issubclass(type(row), range | array.array)
-
-
-def _length(value: object) -> int | None:
-    """How many values a row has; None for what is no row."""
-    for base in _LISTS:
-        if is_a(value, base):
-            return guarded(base.__len__, value, None)
-    found = _array_of(value)
-    return None if found is None or found.ndim == 0 else len(found)
-
-
-def _values_in(row: object, length: int) -> list[object] | None:
-    """The values of a row of this length; None for anything else."""
-    if _length(row) != length:
-        return None
-    for base in _LISTS:
-        if is_a(row, base):
-            return list(base.__getitem__(row, slice(None)))
-    found = _array_of(row)
-    return None if found is None or len(found) != length else list(found)
-
-
-def _array_of(value: object) -> Array | None:
-    """An array, or what makes itself one (a tensor, a column of a frame)."""
-    kind = type(value)
-    if issubclass(kind, np.generic) or not hasattr(kind, "__array__"):
-        return None
-    found = guarded(np.asarray, value, None)
-    return found if type(found) is np.ndarray else None
+    return isinstance(container, Sequence) and not isinstance(container, str | bytes | bytearray)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -396,13 +320,10 @@ def check_same_columns(X: Matrix | pd.DataFrame, X_public: Matrix | pd.DataFrame
 
 def as_array(values: object, name: str) -> Array:
     """The values as an array; InputError for rows of several lengths."""
-    try:
-        return np.asarray(values)
-    except INTERRUPTS:
-        raise
-    except BaseException:
-        # The original message may quote a value.
-        raise InputError(f"{name} must be an array; its rows are not all of one length") from None
+    found: Array | None = guarded(np.asarray, values, None)
+    if found is None:  # NumPy's own message may quote a value
+        raise InputError(f"{name} must be an array; its rows are not all of one length")
+    return found
 
 
 def _without_masks(y: object) -> object:
@@ -415,15 +336,15 @@ def _without_masks(y: object) -> object:
 
 def _check_columns(X: pd.DataFrame, name: str, advice: str = ENCODE) -> None:
     types = {str(column): kind for column, kind in zip(X.columns, X.dtypes, strict=True)}
-    # What has no kind (polars) is judged as an array, by scikit-learn.
-    bad = [column for column, kind in types.items() if getattr(kind, "kind", "f") not in _NUMBERS]
-    _refuse_columns(bad, name, advice)
-
-
-def _refuse_columns(bad: list[str], name: str, advice: str = ENCODE) -> None:
-    """One error for columns that are not numbers, if there are any."""
+    bad = [column for column, kind in types.items() if not _is_number(kind)]
     if bad:
         raise InputError(f"these columns of {name} are not real numbers: {listed(bad)}. {advice}")
+
+
+def _is_number(kind: object) -> bool:
+    if hasattr(kind, "pyarrow_dtype"):
+        return storage_of(kind) in ("number", "truth")
+    return getattr(kind, "kind", "f") in _NUMBERS
 
 
 def _check_type(kind: np.dtype[np.generic], name: str) -> None:
@@ -431,50 +352,3 @@ def _check_type(kind: np.dtype[np.generic], name: str) -> None:
         raise InputError(f"Complex data not supported: {name} must be real numbers")
     if kind.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {kind}. {ENCODE}")
-
-
-# ---------------------------------------------------------------------------------------------------
-# the structure of a sparse private matrix, checked before SciPy reads it: it trusts every index, in C
-
-
-def _real_sparse(X: csr_array) -> csr_array:
-    """One complex entry makes all of them complex: those that are real numbers are these, others NaN."""
-    found: csr_array = X.tocsr().copy()
-    found.data = np.where(found.data.imag == 0, found.data.real, np.nan)
-    return found
-
-
-def _sound_sparse(X: csr_array, name: str) -> csr_array:
-    """X itself, or a CSR copy in which a record with an impossible column is NaN."""
-    if X.format not in ("csr", "csc", "bsr"):
-        return X  # the others are checked by SciPy when they are made, or converted
-    if X.ndim != 2 or not _pointers_are_sound(X):
-        raise InputError(f"{name} is not a valid sparse matrix: its index pointers do not fit its entries")
-    columns = X.shape[1] if X.format == "csr" else _inner(X)
-    used = slice(0, int(X.indptr[-1]))  # there may be room behind
-    bad = np.zeros(len(X.indices), dtype=bool)
-    bad[used] = (X.indices[used] < 0) | (X.indices[used] >= columns)
-    if not bad.any():
-        return X
-    if X.format != "csr":
-        raise InputError(f"{name} is not a valid sparse matrix: it has entries beyond its last row or column")
-    # Whole numbers become float64 in any case: here too, or one record would decide how others are rounded.
-    data = X.data.astype(X.dtype if X.dtype in _FLOATS else np.float64)
-    indices = X.indices.copy()
-    data[bad], indices[bad] = np.nan, 0
-    return sp.csr_array((data, indices, X.indptr), shape=X.shape)
-
-
-def _inner(X: csr_array) -> int:
-    """How many places an index may name: rows of a CSC matrix, blocks in a row of a BSR one."""
-    return int(X.shape[0] if X.format == "csc" else X.shape[1] // X.blocksize[1])
-
-
-def _pointers_are_sound(X: csr_array) -> bool:
-    outer = {"csr": X.shape[0], "csc": X.shape[1]}.get(X.format)
-    if outer is None:
-        outer = X.shape[0] // X.blocksize[0]
-    pointers = np.asarray(X.indptr)
-    if pointers.shape != (outer + 1,) or pointers[0] != 0 or (np.diff(pointers) < 0).any():
-        return False
-    return int(pointers[-1]) <= min(len(X.indices), len(X.data))

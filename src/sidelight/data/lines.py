@@ -36,16 +36,6 @@ from sidelight.errors import InputError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "ONE_LINE_ONE_RECORD",
-    "Header",
-    "check_names",
-    "clean_blocks",
-    "count_lines",
-    "header_of",
-    "parse_block",
-]
-
 
 _DELIMITERS = ",\t;|"
 _HEADER = 1 << 20  # bytes in which a header line must end
@@ -154,41 +144,19 @@ def count_lines(stream: BinaryStream) -> int:
     return lines + (last != b"\n")
 
 
-def parse_block(
-    block: bytes, lines: int, names: list[str], delimiter: str, *, wanted: Mapping[str, bool] | None = None
-) -> pa.Table:
-    """The columns of a clean block, as bytes.
+def parse_block(block: bytes, names: list[str], delimiter: str, wanted: Mapping[str, bool]) -> pa.Table:
+    """Columns of a clean block, as bytes.
 
     wanted: the columns to take, and whether each is wanted as numbers, which it then is if Arrow can read all
     numbers of the block.
     """
-    table = None if wanted is None else _numbers_and_bytes(block, names, delimiter, wanted)
-    if table is not None and table.num_rows == lines:
-        return table
-    table = _as_bytes(block, names, delimiter)
-    if table.num_rows != lines:
-        # Not reached as far as we know. A reader that disagrees about lines must not decide what a record is.
-        table = _line_by_line(block, names, delimiter)
-    return table if wanted is None else table.select(list(wanted))
-
-
-def _as_bytes(block: bytes, names: list[str], delimiter: str) -> pa.Table:
-    import pyarrow as pa
-
-    return _parsed(block, names, delimiter, dict.fromkeys(names, pa.large_binary()))
-
-
-def _numbers_and_bytes(
-    block: bytes, names: list[str], delimiter: str, wanted: Mapping[str, bool]
-) -> pa.Table | None:
-    """None if a value is no number as Arrow reads them, which is for others to read."""
     import pyarrow as pa
 
     types = {name: pa.float64() if number else pa.large_binary() for name, number in wanted.items()}
     try:
         return _parsed(block, names, delimiter, types)
-    except pa.ArrowInvalid:  # its message quotes the value
-        return None
+    except pa.ArrowInvalid:  # a value is no number as Arrow reads them; its message quotes it
+        return _parsed(block, names, delimiter, dict.fromkeys(wanted, pa.large_binary()))
 
 
 def _parsed(block: bytes, names: list[str], delimiter: str, types: Mapping[str, pa.DataType]) -> pa.Table:
@@ -203,15 +171,6 @@ def _parsed(block: bytes, names: list[str], delimiter: str, types: Mapping[str, 
             column_types=types, include_columns=list(types), null_values=list(MISSING), check_utf8=False
         ),
     )
-
-
-def _line_by_line(block: bytes, names: list[str], delimiter: str) -> pa.Table:
-    import pyarrow as pa
-
-    rows = [_fields(line, delimiter.encode()) for line in block.split(b"\n")[:-1]]
-    kept = [row if row is not None and len(row) == len(names) else [b""] * len(names) for row in rows]
-    columns = [pa.array(column, pa.large_binary()) for column in zip(*kept, strict=True)]
-    return pa.table(dict(zip(names, columns, strict=True)))
 
 
 def _whole_lines(stream: BinaryStream) -> Iterator[bytes]:

@@ -32,11 +32,10 @@ from sidelight.data.values import (
     as_moment,
     as_number,
     as_truth,
-    guarded,
     iso_of,
     pandas,
 )
-from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_line, listed
+from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_line, guarded, listed
 
 if TYPE_CHECKING:
     import pandas as pd

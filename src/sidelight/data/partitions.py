@@ -39,25 +39,6 @@ from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Rel
 from sidelight.privacy.noise import Noise, keyed_generator
 from sidelight.privacy.release import BoundedSum, share_of
 
-__all__ = [
-    "BlockRows",
-    "BlockSample",
-    "BlockSource",
-    "Blocks",
-    "EncodedTable",
-    "PartitionedRows",
-    "Question",
-    "Sample",
-    "ScratchBlocks",
-    "Share",
-    "add_shares",
-    "answer",
-    "block_rows",
-    "digest_of_block",
-    "nameless",
-    "sample_blocks",
-]
-
 _TOGETHER = "this method reads all records together, and they lie in blocks"
 _NUMBERS = 1 << 23  # in a block: 32 MB as float32
 
@@ -67,9 +48,9 @@ _NUMBERS = 1 << 23  # in a block: 32 MB as float32
 
 
 class BlockRows(PrivateRows):
-    """The records of one block, which begins at `start` among all. `kept` is what a question may remember."""
+    """The records of one block, which begins at `start` among all."""
 
-    __slots__ = ("_forget", "block", "kept", "start")
+    __slots__ = ("_forget", "block", "start")
 
     def __init__(
         self,
@@ -85,7 +66,7 @@ class BlockRows(PrivateRows):
         self.max_norm, self.block, self.start = max_norm, block, start
         self._contents, self._forget = held, forget
         self._tally = count_marks(held.null) if tally is None else tally
-        self.kept: dict[str, tuple[object, object]] = {}
+        self.kept = {}
 
     def forget(self) -> None:
         """Let go of the memory that a look at the records took; they stay where they are."""

@@ -18,8 +18,6 @@ from sidelight.data.partitions import Blocks, BlockSource, ScratchBlocks, namele
 from sidelight.data.ray_blocks import ray_cluster
 from sidelight.errors import InputError
 
-__all__ = ["Engine", "Placed", "bytes_of", "fits_in_memory", "placed_for"]
-
 Engine = Literal["embedded", "ray"]
 Progress = Callable[[int], None]
 

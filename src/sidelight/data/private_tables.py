@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import glob
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +22,12 @@ from urllib.parse import unquote
 import numpy as np
 
 from sidelight.arrays import Array
-from sidelight.data.frames import Frame, Storage, column_of, is_frame, names_of, storage
+from sidelight.data.frames import Frame, Storage, as_pandas, is_frame, storage
 from sidelight.data.lines import check_names, clean_blocks, count_lines, header_of, parse_block
 from sidelight.data.table_files import (
     PARQUET,
     TableSource,
     assumed_of_file,
-    decoded,
     names_in,
     read_table,
     reading,
@@ -47,10 +45,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = [
-    "PrivateTable", "assumed_of", "of_spark", "open_private", "read_public", "share_a_file",
-    "table_exists",
-]  # fmt: skip
 
 _ROWS = 1 << 17  # in a block of a frame or of a Parquet file
 _VALUES = 1 << 22  # in it at most
@@ -94,7 +88,7 @@ def open_private(source: TableSource, where: str = "the private table") -> Priva
     return _Many([_file(path) for path, _ in files], [fixed for _, fixed in files], str(source))
 
 
-def _file(path: Path) -> _File:
+def _file(path: Path) -> _Text | _Parquet:
     return _Parquet(path) if path.suffix.lower() in PARQUET else _Text(path)
 
 
@@ -102,16 +96,16 @@ class _Frame:
     """A private frame of pandas or polars."""
 
     def __init__(self, frame: Frame, where: str) -> None:
-        self.names = names_of(frame, where)
-        self._frame = frame
-        self.stored = storage(frame, private=True)
+        self._given, self._frame = frame, as_pandas(frame, where)
+        self.names = list(self._frame.columns)
+        self.stored = storage(self._frame, private=True)
         self.files: list[str] = []
 
     def __len__(self) -> int:
         return len(self._frame)
 
     def identity(self) -> Identity:
-        return Identity.of(self._frame)
+        return Identity.of(self._given)
 
     def blocks(self, wanted: Mapping[str, bool], within: range | None = None) -> Iterator[tuple[int, Block]]:
         where = {name: self.names.index(name) for name in wanted}
@@ -119,11 +113,11 @@ class _Frame:
         step = _rows(wanted)
         for start in range(records.start, records.stop, step):
             rows = slice(start, min(start + step, records.stop))
-            columns = {name: column_of(self._frame, index, rows) for name, index in where.items()}
+            columns = {name: self._frame.iloc[rows, index] for name, index in where.items()}
             yield rows.stop - rows.start, columns
 
 
-class _File(ABC):
+class _File:
     """What the two kinds of files share."""
 
     def __init__(self, path: Path, names: list[str], rows: int) -> None:
@@ -133,22 +127,6 @@ class _File(ABC):
 
     def __len__(self) -> int:
         return self._rows
-
-    def _contents(self) -> tuple[object, ...]:
-        """Read only if the owner of the dataset agreed to a fingerprint; column by column, in pieces."""
-        return (Streamed(len(self), {name: partial(self.values, name) for name in self.names}),)
-
-    @abstractmethod
-    def values(self, name: str) -> Iterator[Array]:
-        """A column as `read_table` has it, in pieces of one type."""
-
-    @abstractmethod
-    def identity(self) -> Identity: ...
-
-    @abstractmethod
-    def blocks(
-        self, wanted: Mapping[str, bool], within: range | None = None
-    ) -> Iterator[tuple[int, Block]]: ...
 
 
 class _Text(_File):
@@ -167,17 +145,9 @@ class _Text(_File):
         stream.read(self._header.length)
         return stream
 
-    def values(self, name: str) -> Iterator[Array]:
-        names, delimiter = self._header.names, self._header.delimiter
-        with reading(self.path), self._open(self.path) as stream:
-            for block, lines in clean_blocks(stream, delimiter, len(names)):
-                column = parse_block(block, lines, names, delimiter).column(name)
-                yield decoded(column, name, self.path, private=True)
-        yield np.empty(0, dtype=object)
-
     def identity(self) -> Identity:
         """A text file has no types."""
-        return Identity(len(self), dict.fromkeys(self.names), contents=self._contents)
+        return Identity(len(self), dict.fromkeys(self.names), contents=partial(_contents, self))
 
     def blocks(self, wanted: Mapping[str, bool], within: range | None = None) -> Iterator[tuple[int, Block]]:
         names, delimiter, at = self._header.names, self._header.delimiter, 0
@@ -189,7 +159,7 @@ class _Text(_File):
                     if at >= within.stop:
                         return
                     continue
-                table = parse_block(block, lines, names, delimiter, wanted=wanted)[inside]
+                table = parse_block(block, names, delimiter, wanted)[inside]
                 yield table.num_rows, {name: table.column(name) for name in table.column_names}
 
 
@@ -201,25 +171,13 @@ class _Parquet(_File):
             self._spelt = {name.strip(): name for name in names_in(file)}  # as the file has it
             check_names([name.strip() for name in names_in(file)], path)
             rows = file.metadata.num_rows
-            self._types = {name.strip(): file.schema_arrow.field(name).type for name in names_in(file)}
         super().__init__(path, list(self._spelt), rows)
-
-    def values(self, name: str) -> Iterator[Array]:
-        import pyarrow as pa
-
-        empty = True
-        for _, block in self.blocks({name: False}):
-            column = block[name]
-            yield typed_column(pa.chunked_array([column]))
-            empty = False
-        if empty:
-            yield typed_column(pa.chunked_array([], type=self._types[name]))
 
     def identity(self) -> Identity:
         """Numbers are known by their declared type; what pandas would make of another is not said there."""
         numbers = {name: self.stored[name] in ("number", "truth") for name in self.names}
         columns = {name: "number" if number else None for name, number in numbers.items()}
-        return Identity(len(self), columns, contents=self._contents)
+        return Identity(len(self), columns, contents=partial(_contents, self))
 
     def blocks(self, wanted: Mapping[str, bool], within: range | None = None) -> Iterator[tuple[int, Block]]:
         from pyarrow import parquet
@@ -400,7 +358,7 @@ def _check_same(first: list[str], other: list[str], one: Path, another: Path) ->
 class _Many:
     """Files with the same columns, one after the other, each with the columns that its folder gives it."""
 
-    parts: list[_File]
+    parts: list[_Text | _Parquet]
     fixed: list[Fixed]
     source: str
 
@@ -432,15 +390,7 @@ class _Many:
 
     def identity(self) -> Identity:
         columns = dict(self.parts[0].identity().columns or {}) | dict.fromkeys(self.fixed[0])
-        streams = {name: partial(self._values, name) for name in self.names}
-        return Identity(len(self), columns, contents=lambda: (Streamed(len(self), streams),))
-
-    def _values(self, name: str) -> Iterator[Array]:
-        for file, fixed in zip(self.parts, self.fixed, strict=True):
-            if name in fixed:
-                yield np.full(len(file), fixed[name], dtype=object)
-            else:
-                yield from file.values(name)
+        return Identity(len(self), columns, contents=partial(_contents, self))
 
     def blocks(self, wanted: Mapping[str, bool], within: range | None = None) -> Iterator[tuple[int, Block]]:
         at, records = 0, range(len(self)) if within is None else within
@@ -453,6 +403,16 @@ class _Many:
                 own = {name: number for name, number in wanted.items() if name not in fixed}
                 for rows, block in file.blocks(own, part):
                     yield rows, {**block, **{n: _constant(v, rows) for n, v in fixed.items() if n in wanted}}
+
+
+def _contents(table: PrivateTable) -> tuple[Streamed]:
+    """The values of a file, for a fingerprint: read only if the owner of the dataset agreed to one."""
+
+    def pieces() -> Iterator[Mapping[str, Array]]:
+        for _, block in table.blocks(dict.fromkeys(table.names, False)):
+            yield {name: typed_column(column) for name, column in block.items()}
+
+    return (Streamed(len(table), pieces),)
 
 
 def _constant(value: str | None, rows: int) -> pa.Array:

@@ -28,8 +28,6 @@ from sidelight.data.partitions import BlockSource, Question, ScratchBlocks, Shar
 from sidelight.errors import InputError, MissingDependency, SidelightError
 from sidelight.files import private_folder
 
-__all__ = ["RayBlocks", "RayCluster", "ray_cluster"]
-
 _TRIES = 10  # of one question with one worker, each with a new process
 _PATIENCE = 15.0  # seconds until processors that nobody uses any more are known to be free
 _TOKEN = secrets.token_hex(32)  # of clusters that this process starts: Ray reads it once

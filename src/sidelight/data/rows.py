@@ -19,44 +19,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from sidelight.arrays import Array, Floats, Mask, Matrix, TableLike, is_sparse, squared_lengths
-from sidelight.data.values import guarded, is_a, is_missing, number_of
-from sidelight.errors import InputError, PrivacyConditionError, positive
+from sidelight.data.values import is_missing, number_of
+from sidelight.errors import InputError, PrivacyConditionError, guarded, positive
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-__all__ = [
-    "Contents",
-    "Names",
-    "PersonContents",
-    "PersonRows",
-    "Persons",
-    "PrivateRows",
-    "PublicRows",
-    "UnreadRows",
-    "as_matrix",
-    "blocks_of",
-    "contents",
-    "grouped",
-    "joined_rows",
-    "person_contents",
-    "persons_of",
-    "private_names",
-    "row_norms",
-    "shrink_rows",
-    "tally",
-    "tally_of",
-]
 
 
 BLOCK = 2**18  # numbers in a block of rows: 2 MB as float64, which stays in cache between two passes
@@ -83,10 +60,11 @@ class PrivateRows:
         misfits: (n, columns) values that the table's description does not cover, for the health check.
     """
 
-    __slots__ = ("_contents", "_tally", "max_norm", "n", "p")
+    __slots__ = ("_contents", "_tally", "kept", "max_norm", "n", "p")
     n: int
     p: int
     max_norm: float
+    kept: dict[str, tuple[object, Any]]  # what questions about these rows remember, by number
     unit: str = "record"  # of privacy: what one of the n is
     partitioned: bool = False  # whether they lie in blocks, and sums over all are all that can be asked
 
@@ -114,6 +92,7 @@ class PrivateRows:
         targets = np.where(null, 0.0, targets)
         self._contents = Contents(_read_only_rows(matrix), _read_only(targets), norms, null)
         self._tally = tally(null, misfits)
+        self.kept = {}
 
     def compute(
         self, fn: Callable[[Matrix, Floats], Floats], *, sensitivity: float, relation: Relation
@@ -496,19 +475,19 @@ def persons_of(names: Iterable[object], *, unit: str = "person") -> Persons:
 
 
 def _text(name: object) -> str | None:
-    if is_a(name, bytes):  # as files have texts
+    if isinstance(name, bytes):  # as files have texts
         name = bytes.decode(name, "utf-8", "surrogateescape")
     if is_missing(name):
         return None
-    if is_a(name, str):
+    if isinstance(name, str):
         text = str.__str__(name)
         whole = _WHOLE.fullmatch(text)
         return text if whole is None else whole[1]
-    if is_a(name, Decimal) and name == name.to_integral_value():
+    if isinstance(name, Decimal) and name == name.to_integral_value():
         return str(int(name))
-    if is_a(name, complex) or is_a(name, np.complexfloating):
+    if isinstance(name, complex | np.complexfloating):
         name = number_of(name)
-    if is_a(name, float) or is_a(name, np.floating):
+    if isinstance(name, float | np.floating):
         return _text_of_float(float(name))
     kind = type(name)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:

@@ -49,13 +49,6 @@ from sidelight.files import read_whole, write_text
 if TYPE_CHECKING:
     from sidelight.data.frames import Frame
 
-__all__ = [
-    "ENCODED", "FORMAT", "KINDS", "MOST_DIGITS", "MOST_YEARS", "PARTS", "Column", "Part", "Schema",
-    "TargetColumn", "Task", "TextColumns", "column_lines", "encoded_column", "fields_of", "first_digits",
-    "hours", "is_number", "months", "named", "real", "seasons", "spanned_years", "text_types", "weekdays",
-    "years",
-]  # fmt: skip
-
 
 FORMAT = 1
 Kind = Literal["number", "boolean", "category", "code", "date", "text", "image", "ignore"]

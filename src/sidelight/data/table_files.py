@@ -19,8 +19,8 @@ import numpy as np
 from sidelight.arrays import Array
 from sidelight.data.frames import Frame, Storage, is_frame, storage, storage_of_arrow
 from sidelight.data.lines import ONE_LINE_ONE_RECORD, check_names, header_of
-from sidelight.data.values import MISSING, as_number, guarded, pandas
-from sidelight.errors import InputError
+from sidelight.data.values import MISSING, as_number, pandas
+from sidelight.errors import InputError, guarded
 from sidelight.files import missing, write_text
 
 if TYPE_CHECKING:
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import csv as pacsv
     from pyarrow import parquet as pq
-
-__all__ = [
-    "PARQUET",
-    "TableSource",
-    "assumed_of_file",
-    "decoded",
-    "names_in",
-    "read_table",
-    "reading",
-    "stored_types",
-    "typed_column",
-    "write_csv",
-]
 
 
 TableSource: TypeAlias = "str | os.PathLike[str] | Frame"  # a table, or the path of its file
@@ -116,7 +103,7 @@ def _read_text(path: Path, typed: bool) -> pd.DataFrame:
     if empty:
         return pd.DataFrame({name: np.empty(0, dtype=object) for name in names})
     columns = _columns_as_bytes(path, names, skipped, delimiter)
-    texts = {name: decoded(columns[name], name, path, private=False) for name in names}
+    texts = {name: _decoded(columns[name], name, path) for name in names}
     if typed:
         texts = {name: _typed(values) for name, values in texts.items()}
     return pd.DataFrame({name: pd.Series(values, dtype=values.dtype) for name, values in texts.items()})
@@ -168,16 +155,13 @@ def _quiet_callbacks() -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def decoded(column: pa.ChunkedArray, name: str, path: Path, *, private: bool) -> Array:
+def _decoded(column: pa.ChunkedArray, name: str, path: Path) -> Array:
     """Stripped text; None where it is missing. Equal values are decoded once and stored once."""
     coded = column.dictionary_encode().unify_dictionaries()
     if not len(coded):
         return np.empty(0, dtype=object)
     try:
-        words = [
-            word.decode("utf-8", "replace" if private else "strict").strip()
-            for word in coded.chunk(0).dictionary.to_pylist()
-        ]
+        words = [word.decode("utf-8").strip() for word in coded.chunk(0).dictionary.to_pylist()]
     except UnicodeDecodeError:
         raise InputError(f"column {name!r} of {path} is not UTF-8 text; save the file as UTF-8") from None
     values = np.empty(len(words), dtype=object)
@@ -210,7 +194,7 @@ def names_in(file: pq.ParquetFile) -> list[str]:
     return [name for name in declared.names if name not in index]
 
 
-def typed_column(column: pa.ChunkedArray) -> Array:
+def typed_column(column: pa.Array | pa.ChunkedArray) -> Array:
     """Floats or objects, by the declared type of a column.
 
     pandas lets contents decide: a column of whole numbers with a gap becomes floats, one date that Python
@@ -220,10 +204,9 @@ def typed_column(column: pa.ChunkedArray) -> Array:
     import pyarrow as pa
     from pyarrow import compute, types
 
+    column = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     if types.is_dictionary(column.type):
-        column = pa.chunked_array(
-            [chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type
-        )
+        column = column.cast(column.type.value_type)
     kind = column.type
     if types.is_integer(kind) or types.is_floating(kind):
         floats = compute.cast(column, pa.float64(), safe=False)  # as in a column of pandas with gaps

@@ -18,25 +18,9 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.rows import as_targets
-from sidelight.data.values import guarded, is_a, is_missing, number_of, spellings, text_of, truth_of
-from sidelight.errors import InputError, UnboundedSensitivity, positive
+from sidelight.data.values import is_missing, number_of, spellings, text_of, truth_of
+from sidelight.errors import InputError, UnboundedSensitivity, guarded, positive
 from sidelight.losses import Loss, Square, get_loss
-
-__all__ = [
-    "Classes",
-    "LabelReader",
-    "RealTarget",
-    "Target",
-    "TargetScale",
-    "class_weights",
-    "natural_labels",
-    "range_of_targets",
-    "resolve_classes",
-    "resolve_target",
-    "target_misfits",
-    "with_columns",
-]
-
 
 SLACK = 1e-6  # relative: the same number in float32 and in float64
 _NUMBERS = "biuf"
@@ -125,7 +109,9 @@ class LabelReader:
         elif {str(label).lower() for label in labels} in ({"false", "true"}, {"0", "1"}):
             self._read = truth_of
         if self._read is text_of:
-            names = [str.__str__(label) if is_a(label, str) else text_of(label) or "" for label in labels]
+            names = [
+                str.__str__(label) if isinstance(label, str) else text_of(label) or "" for label in labels
+            ]
             self._places: dict[object, int] = dict(spellings(names).items())
         else:
             self._places = {self._read(label): place for place, label in enumerate(labels)}
@@ -133,7 +119,7 @@ class LabelReader:
             raise InputError("two of the classes are read as one label; give each a name of its own")
 
     def place(self, value: object) -> int:
-        written = self._places.get(str.__str__(value)) if is_a(value, str) else None
+        written = self._places.get(str.__str__(value)) if isinstance(value, str) else None
         return self._places.get(self._read(value), -1) if written is None else written
 
     def places(self, y: Array) -> NDArray[np.intp]:

@@ -1,8 +1,7 @@
 """Values of a table as numbers, truth values, texts or moments, each by itself.
 
 What a value becomes depends on no other record. Whatever it is, reading it neither raises nor warns: a
-private one would speak through that. Values are distinguished by `type(value)`, so that none has a say in
-what it is.
+private one would speak through that.
 
 Dates and times are seconds since 1970, NaN for what is none. A moment with an offset ("+02:00", "Z", a column
 with a time zone) is taken in UTC; one without is what it says. Of texts, the order of day, month and year is
@@ -19,52 +18,23 @@ from __future__ import annotations
 import cmath
 import math
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats
-from sidelight.errors import INTERRUPTS, MissingDependency
+from sidelight.errors import MissingDependency, guarded
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-__all__ = [
-    "DAY",
-    "FORMATS",
-    "ISO",
-    "MISSING",
-    "TRUTHS",
-    "ColumnData",
-    "Format",
-    "as_codes",
-    "as_indices",
-    "as_moment",
-    "as_number",
-    "as_places",
-    "as_text",
-    "as_truth",
-    "guarded",
-    "is_a",
-    "is_arrow_text",
-    "is_missing",
-    "iso_of",
-    "moment_of",
-    "number_of",
-    "pandas",
-    "spellings",
-    "text_of",
-    "truth_of",
-]  # fmt: skip
 
-S = TypeVar("S")
 T = TypeVar("T")
 # A column, or some rows of one.
 ColumnData: TypeAlias = "pa.Array | pa.ChunkedArray | pd.Series | Iterable[object]"
@@ -105,22 +75,6 @@ def pandas() -> ModuleType:
         raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
     found: ModuleType = pd
     return found
-
-
-def guarded(read: Callable[[S], T], value: S, otherwise: T) -> T:
-    """read(value), or `otherwise` if that raises; warnings of the value's own code stay unheard."""
-    with warnings.catch_warnings(action="ignore"):
-        try:
-            return read(value)
-        except INTERRUPTS:
-            raise
-        except BaseException:
-            return otherwise
-
-
-def is_a(value: object, kind: type[T]) -> TypeGuard[T]:
-    """`isinstance`, but for what the value says of itself: its `__class__` is code of its own."""
-    return issubclass(type(value), kind)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -216,7 +170,7 @@ def number_of(value: object) -> float:
         return value
     if issubclass(kind, _COMPLEX):
         return guarded(_without_imaginary, value, math.nan)
-    if is_a(value, str) or is_a(value, bytes):
+    if isinstance(value, str | bytes):
         text = _written(value)
         return math.nan if text.strip() in _MISSING or "_" in text else _quiet_float(text)
     if value is None or issubclass(kind, _NO_NUMBER):
@@ -228,7 +182,7 @@ def number_of(value: object) -> float:
 
 def truth_of(value: object) -> float:
     """A word for true or false as 1 or 0, and anything else as the number that it is."""
-    if is_a(value, str) or is_a(value, bytes):
+    if isinstance(value, str | bytes):
         word = _TRUTH.get(_written(value).strip().lower())
         if word is not None:
             return word
@@ -244,7 +198,7 @@ def text_of(value: object) -> str | None:
         return _text_of_number(value)
     if issubclass(kind, _COMPLEX) and (guarded(_is_nan, value, False) or not math.isnan(number_of(value))):
         return _text_of_number(number_of(value))
-    if is_a(value, str) or is_a(value, bytes):
+    if isinstance(value, str | bytes):
         text = _written(value).strip()
     elif kind in (bool, np.bool_):
         return str(value)
@@ -279,7 +233,7 @@ def spellings(names: Sequence[str]) -> dict[str | None, int]:
 def is_missing(value: object) -> bool:
     """Whether it stands for no value: None, NaN, pandas' NA and NaT, or a text that says so."""
     kind = type(value)
-    if is_a(value, str):
+    if isinstance(value, str):
         return str.__str__(value).strip() in _MISSING
     if value is None or kind.__name__ in ("NAType", "NaTType"):
         return True
@@ -322,7 +276,7 @@ def _is_numpy_real(kind: type) -> bool:
 
 def _written(value: str | bytes) -> str:
     """Bytes are text: so they are in files, and so NumPy has texts beside bytes."""
-    return bytes.decode(value, "utf-8", "replace") if is_a(value, bytes) else str.__str__(value)
+    return bytes.decode(value, "utf-8", "replace") if isinstance(value, bytes) else str.__str__(value)
 
 
 def _named(value: object) -> str:
@@ -341,7 +295,7 @@ def _text_of_number(value: object) -> str | None:
     try:
         real = _float(value)
     except OverflowError:  # an int; its decimal digits may be more than Python is willing to write
-        return hex(value) if is_a(value, int) else None
+        return hex(value) if isinstance(value, int) else None
     if math.isnan(real):
         return None
     if real.is_integer():
@@ -385,7 +339,7 @@ def moment_of(value: object, how: Format) -> float:
     """Seconds since 1970 (since midnight, if `how` is "time") of one value; NaN for what is none."""
     if type(value) in (int, float) or issubclass(type(value), _COMPLEX) or _is_numpy_real(type(value)):
         return _of_text(text_of(value) or "", how) if how == "yearmonthday" else math.nan
-    if is_a(value, str) or is_a(value, bytes):
+    if isinstance(value, str | bytes):
         text = _written(value).strip()
         return math.nan if text in _MISSING else _of_text(text, how)
     if how == "time":
@@ -437,19 +391,19 @@ def _of_object(value: object) -> float:
     if type(value) is np.datetime64:
         micros = value.astype("datetime64[us]")
         return math.nan if np.isnat(micros) else _within(_second(int(micros.astype(np.int64))))
-    if is_a(value, datetime):
+    if isinstance(value, datetime):
         offset = timedelta(0) if value.tzinfo is None else value.utcoffset()
         clock = (value.hour, value.minute, value.second, value.microsecond)  # without what pandas has below
         since = datetime(value.year, value.month, value.day, *clock) - _EPOCH
         return math.nan if offset is None else _within(_second((since - offset) // _MICROSECOND))
-    if is_a(value, date):
+    if isinstance(value, date):
         return DAY * (date.toordinal(value) - date.toordinal(_EPOCH))
     return math.nan
 
 
 def _of_clock(value: object) -> float:
     """Seconds since midnight of a time, or of a date that has one."""
-    if not is_a(value, time):
+    if not isinstance(value, time):
         return _of_object(value)
     return float(value.hour * 3600 + value.minute * 60 + value.second + value.microsecond / 1e6)
 
@@ -534,7 +488,8 @@ def _arrow(values: ColumnData) -> pa.Array | None:
     pandas()  # or one sentence that says how to get both
     import pyarrow as pa
 
-    if getattr(getattr(values, "dtype", None), "storage", None) == "pyarrow":  # texts of pandas
+    kind = getattr(values, "dtype", None)
+    if hasattr(kind, "pyarrow_dtype") or getattr(kind, "storage", None) == "pyarrow":  # in a frame of pandas
         values = guarded(pa.array, values, None)
     if not isinstance(values, pa.Array | pa.ChunkedArray):
         return None

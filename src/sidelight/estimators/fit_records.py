@@ -252,7 +252,7 @@ class SchemaRecords:
         with np.errstate(all="ignore"):  # a warning about a private value would be an output
             if self.y is None:
                 return plan.encode_private(self.table, room=room)
-            X, misfits = plan.encode_table(self.table, room=room)
+            X, _, misfits = plan.encode_private(self.table, room=room, targets=False)
             return X, self.y, misfits
 
     @contextmanager

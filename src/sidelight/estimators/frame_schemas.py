@@ -130,7 +130,7 @@ def encode_frame(schema: Schema, X: object, own: OwnModel | None = None) -> Arra
     if own is not None:
         own.check_names(table.names, "X")
     with np.errstate(all="ignore"):
-        return FeaturePlan(schema, own).encode_table(table)[0]
+        return FeaturePlan(schema, own).encode_private(table, targets=False).X
 
 
 def encoders_assumed(schema: Schema | None) -> list[str]:

@@ -38,7 +38,6 @@ from sidelight.features.pretrained import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["tune_encoder"]
 
 RATES = (1e-4, 2e-4)
 _FEWEST = 20  # texts

@@ -25,7 +25,6 @@ from __future__ import annotations
 import importlib.util
 import math
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,21 +36,8 @@ from numpy.typing import NDArray
 from sklearn.utils import murmurhash3_32
 
 from sidelight.arrays import squared_lengths
-from sidelight.errors import INTERRUPTS, InputError, MissingDependency
+from sidelight.errors import InputError, MissingDependency, guarded
 from sidelight.files import digest
-
-__all__ = [
-    "PACKAGED",
-    "Encoder",
-    "HashedEncoder",
-    "add_encoder",
-    "best_installed",
-    "encode_texts",
-    "encoder_by_hash",
-    "may_remember",
-    "open_encoder",
-    "remembered",
-]
 
 Rows = NDArray[np.float32]
 
@@ -306,14 +292,9 @@ def _encoded(encoder: Encoder, texts: list[str]) -> Rows:
 
 def _quietly(encoder: Encoder, texts: list[str]) -> Rows | None:
     """Rows of private texts; None if the encoder cannot: whatever a record holds must not be heard of."""
-    with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
-        try:
-            rows = np.asarray(encoder.encode(texts), dtype=np.float32)
-        except INTERRUPTS:
-            raise
-        except BaseException:
-            return None
-    return rows if rows.shape == (len(texts), encoder.dimension) else None
+    with np.errstate(all="ignore"):
+        rows = guarded(lambda some: np.asarray(encoder.encode(some), dtype=np.float32), texts, None)
+    return rows if rows is not None and rows.shape == (len(texts), encoder.dimension) else None
 
 
 def _bounded(rows: Rows) -> Rows:

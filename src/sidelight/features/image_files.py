@@ -12,7 +12,6 @@ Assumes: the features were learned on public images; paths and contents of priva
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,11 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array
-from sidelight.errors import INTERRUPTS, InputError, MissingDependency
+from sidelight.errors import InputError, MissingDependency, guarded
 from sidelight.features.patches import PatchFeatures
 from sidelight.files import digest
-
-__all__ = ["ImageEncoder", "image_table", "read_image", "read_images"]
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
 _MOST_BYTES, _MOST_PIXELS = 1 << 26, 50_000_000
@@ -67,22 +64,21 @@ class ImageEncoder:
 
 def read_image(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Array | None:
     """(height, width, channels) bytes of an image, scaled to that; None for what is none. Never an error."""
+    return guarded(lambda one: _read_image(one, shape), path, None)
+
+
+def _read_image(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Array | None:
     from PIL import Image
 
-    try:
-        # A file of no bytes may be one of the kernel's that never ends.
-        if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= _MOST_BYTES:
-            return None
-        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=_FORMATS) as image:
-            if image.width * image.height > _MOST_PIXELS:
-                return None
-            mode = "L" if shape[2] == 1 else "RGB"
-            small = image.convert(mode).resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
-            return np.asarray(small, dtype=np.uint8).reshape(shape)
-    except INTERRUPTS:
-        raise
-    except BaseException:  # whatever a private file holds, it must not be heard of
+    # A file of no bytes may be one of the kernel's that never ends.
+    if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= _MOST_BYTES:
         return None
+    with Image.open(path, formats=_FORMATS) as image:
+        if image.width * image.height > _MOST_PIXELS:
+            return None
+        mode = "L" if shape[2] == 1 else "RGB"
+        small = image.convert(mode).resize((shape[1], shape[0]), Image.Resampling.BILINEAR)
+        return np.asarray(small, dtype=np.uint8).reshape(shape)
 
 
 def read_images(

@@ -18,8 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -32,198 +31,16 @@ from torch import Tensor
 from torch.nn import functional
 
 from sidelight.arrays import Array
-from sidelight.errors import INTERRUPTS, InputError, not_negative, one_of, positive, whole
-
-__all__ = ["Components", "PatchFeatures", "PatchLayer", "learn_components", "learn_layer"]
-
-
-# ---------------------------------------------------------------------------------------------------
-# a layer of patch filters, and the components of what it gives; learned on public maps, applied row by row
-#
-#     p ← (patch − its mean)/√(its variance + c)           contrast; c = 0.05 × the mean public variance
-#     z ← (p − m) A^(−1/2) ,  A ← cov p + ridge·tr/d       m and cov over public patches (ZCA)
-#     r_k ← ⟨f_k, z⟩ / its standard deviation              f_k a public z of length 1
-#     r⁺, r⁻ ← max(±r − t, 0)                              t the threshold
-#
-# All of r is one convolution of the map, divided by the local deviation: A^(−1/2) is symmetric, so it is
-# applied to the filters once and not to every patch.
-
-_CONTRAST = 0.05  # of the mean variance of a public patch: what counts as flat
-_SAMPLED = 20_000  # patches that a layer learns from
-_COLUMNS = 512  # filters at a time, of a layer that is averaged
-_SMALL = 1e-12
-
-
-@dataclass(frozen=True, eq=False)
-class PatchLayer:
-    """Filters (count, channels, size, size) with what their responses are scaled and shifted by."""
-
-    filters: Tensor
-    shift: Tensor
-    contrast: float
-    threshold: float
-
-    @property
-    def size(self) -> int:
-        return int(self.filters.shape[2])
-
-    def __call__(self, maps: Tensor, dtype: torch.dtype) -> Tensor:
-        """(rows, channels, h, w) → (rows, 2·count, h − size + 1, w − size + 1)."""
-        weight = self.filters.to(dtype=dtype, memory_format=torch.channels_last)
-        response = functional.conv2d(maps.to(dtype=dtype, memory_format=torch.channels_last), weight)
-        response = response * self._inverse_deviation(maps).to(dtype) + self.shift.to(dtype)[:, None, None]
-        return torch.cat([(response - self.threshold).relu_(), (-response - self.threshold).relu_()], dim=1)
-
-    def pooled(self, maps: Tensor, weights: Sequence[Tensor], *, stride: int, grid: int) -> Tensor:
-        """One map (channels, h, w) → 2·count·grid·grid averages; `weights` are those of `columns`.
-
-        Patches are written out, and filters taken a few at a time: all of it stays in a processor's cache.
-        """
-        dtype = weights[0].dtype
-        scale = self._inverse_deviation(maps[None], stride=stride)
-        places = tuple(scale.shape[2:])
-        patches = functional.unfold(maps[None].to(dtype), self.size, stride=stride)[0].T
-        scaled = torch.cat(
-            [patches * scale.to(dtype).reshape(-1, 1), patches.new_ones(len(patches), 1)], dim=1
-        )
-        cells, sizes = _windows(places, grid)
-        out = maps.new_empty(2, grid * grid, len(self.shift))
-        for start, some in zip(range(0, len(self.shift), _COLUMNS), weights, strict=True):
-            beyond = functional.softshrink(scaled @ some, self.threshold)
-            end = start + some.shape[1]
-            out[0, :, start:end] = cells.to(dtype) @ beyond.clamp_min(0)
-            out[1, :, start:end] = cells.to(dtype) @ beyond.clamp_max_(0).neg_()
-        return (out / sizes).transpose(1, 2).flatten()
-
-    def columns(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Filters as columns, with their shifts as the last row; 512 at a time."""
-        whole = torch.cat([self.filters.flatten(1), self.shift[:, None]], dim=1).to(dtype)
-        return tuple(some.T.contiguous() for some in torch.split(whole, _COLUMNS))
-
-    def _inverse_deviation(self, maps: Tensor, *, stride: int = 1) -> Tensor:
-        def local(values: Tensor) -> Tensor:
-            return functional.avg_pool2d(values.mean(dim=1, keepdim=True), self.size, stride=stride)
-
-        return ((local(maps**2) - local(maps) ** 2).clamp_min(0) + self.contrast).rsqrt()
-
-
-@lru_cache(maxsize=8)
-def _windows(places: tuple[int, ...], grid: int) -> tuple[Tensor, Tensor]:
-    """Which places (columns) belong to which cell of the grid (rows), as 1 and 0, and how many do."""
-
-    def edge(length: int) -> Tensor:
-        cell, place = torch.arange(grid)[:, None], torch.arange(length)
-        inside = (place >= cell * length // grid) & (place < -(-(cell + 1) * length // grid))
-        return inside.float()
-
-    cells = torch.kron(edge(places[0]), edge(places[1]))
-    return cells, cells.sum(dim=1, keepdim=True)
-
-
-def learn_layer(
-    maps: Tensor, *, size: int, count: int, ridge: float, threshold: float, generator: torch.Generator
-) -> PatchLayer:
-    """Filters for maps like these, from patches of them. Everything here is public."""
-    patches = _sample(maps, size, max(_SAMPLED, count), generator)
-    variance = patches.var(dim=1, unbiased=False, keepdim=True)
-    contrast = _CONTRAST * float(variance.mean()) + _SMALL
-    patches = (patches - patches.mean(dim=1, keepdim=True)) / (variance + contrast).sqrt()
-    middle = patches.mean(dim=0)
-    patches = patches - middle
-    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
-    root = (vectors * (values.clamp_min(0) + ridge * values.mean() + _SMALL).rsqrt()) @ vectors.T
-    white = patches @ root
-    chosen = functional.normalize(white[:count])
-    deviation = (white[: _SAMPLED // 2] @ chosen.T).std(dim=0).clamp_min(1e-6)
-    filters = (chosen @ root) / deviation[:, None]
-    shift = -(filters @ middle)
-    filters = filters - filters.mean(dim=1, keepdim=True)  # takes off the patch's mean
-    return PatchLayer(filters.reshape(count, maps.shape[1], size, size), shift, contrast, threshold)
-
-
-def _sample(maps: Tensor, size: int, count: int, generator: torch.Generator) -> Tensor:
-    """(count, channels·size·size) patches, at random places of random rows."""
-    rows, _, height, width = maps.shape
-
-    def draw(below: int) -> Tensor:
-        return torch.randint(below, (count, 1, 1), generator=generator)
-
-    row, top, left = draw(rows), draw(height - size + 1), draw(width - size + 1)
-    offsets = torch.arange(size)
-    found = maps[row, :, top + offsets[None, :, None], left + offsets[None, None, :]]
-    return found.permute(0, 3, 1, 2).reshape(count, -1)
-
-
-# ---------------------------------------------------------------------------------------------------
-# components
-
-
-@dataclass(frozen=True, eq=False)
-class Similarity:
-    """x ↦ exp((cos(x, l) − 1)/width) for every public row l; x and l standardised by public rows."""
-
-    mean: Tensor
-    inverse: Tensor  # of the standard deviations
-    landmarks: Tensor  # (features, public rows), columns of length 1
-    width: float
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        standard = functional.normalize((rows - self.mean) * self.inverse)
-        cosines = (standard.to(self.landmarks.dtype) @ self.landmarks).float()
-        return ((cosines - 1) / self.width).exp_()
-
-
-def learn_similarity(rows: Tensor, *, width: float, dtype: torch.dtype) -> Similarity:
-    """Of any image to these public ones."""
-    mean, inverse = rows.mean(dim=0), 1 / rows.std(dim=0).clamp_min(1e-6)
-    landmarks = functional.normalize((rows - mean) * inverse).T
-    return Similarity(mean, inverse, landmarks.to(dtype).contiguous(), width)
-
-
-@dataclass(frozen=True, eq=False)
-class Components:
-    """x ↦ P(x − mean), brought to length 1: projected on public components, whitened."""
-
-    mean: Tensor
-    projection: Tensor
-
-    def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        centred = (rows - self.mean).to(dtype)
-        return functional.normalize((centred @ self.projection.to(dtype)).float())
-
-
-def learn_components(rows: Tensor, *, count: int, ridge: float) -> Components:
-    """The first principal components of public rows, each divided by √(its variance + ridge × the largest).
-
-    By the rows' Gram matrix: there are fewer rows than features.
-    """
-    mean, deviation = rows.mean(dim=0), rows.std(dim=0).clamp_min(1e-6)
-    standard = (rows - mean) / deviation
-    left, scale = _whitened(standard @ standard.T, count=count, ridge=ridge)
-    return Components(mean, (standard.T @ (left * scale)) / deviation[:, None])
-
-
-def learn_kernel_components(similarities: Tensor, *, count: int, ridge: float) -> Components:
-    """The same in the space whose inner products are the similarities (public rows × public rows).
-
-    Directions are orthogonal to (1, …, 1), so that taking off the public rows' mean similarities is all the
-    centring that a new row needs.
-    """
-    both = (similarities + similarities.T) / 2
-    mean = both.mean(dim=0)
-    left, scale = _whitened(both - mean - mean[:, None] + mean.mean(), count=count, ridge=ridge)
-    return Components(mean, left * scale)
-
-
-def _whitened(gram: Tensor, *, count: int, ridge: float) -> tuple[Tensor, Tensor]:
-    """The first eigenvectors of a Gram matrix, and what their projections are multiplied by."""
-    squares, left = torch.linalg.eigh(gram.double())
-    squares, left = squares.flip(0)[:count], left.flip(1)[:, :count]
-    kept = squares > 1e-6 * squares[0].clamp_min(_SMALL)
-    squares, left = squares[kept], left[:, kept]
-    variance = squares / len(gram)
-    return left.float(), (1 / (squares * (variance + ridge * variance[0])).sqrt()).float()
-
+from sidelight.errors import InputError, guarded, not_negative, one_of, positive, whole
+from sidelight.features.patch_layers import (
+    Components,
+    PatchLayer,
+    Similarity,
+    learn_components,
+    learn_kernel_components,
+    learn_layer,
+    learn_similarity,
+)
 
 # ---------------------------------------------------------------------------------------------------
 # the features
@@ -232,7 +49,6 @@ def _whitened(gram: Tensor, *, count: int, ridge: float) -> tuple[Tensor, Tensor
 Images = Array | Sequence[Array]
 FILE = "features.safetensors"
 _KIND = "sidelight patch features"
-_BEFORE = {"direct_patches": 0, "strides": (1, 1), "power": 1.0, "kernel": None}  # of files that lack them
 _BLOCK = 32  # images at a time; a constant, so that results do not depend on how many there are
 
 
@@ -243,11 +59,9 @@ class _Learned:
     shape: tuple[int, ...]  # of an image: height, width, channels
     low: float
     high: float
-    first: PatchLayer
-    second: PatchLayer
-    direct: PatchLayer | None = None
-    similarity: Similarity | None = None
-    components: Components | None = None
+    layers: Mapping[str, PatchLayer]  # "first", "second", and "direct" if there is one
+    similarity: Similarity | None
+    components: Components
 
 
 class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -344,17 +158,17 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         generator = torch.Generator().manual_seed(self.seed)
         low, high = float(public.min()), float(public.max())
         images = _scaled(public, low, high)
-        first = self._layer(images, 0, generator)
-        maps = torch.cat([self._maps(first, some) for some in torch.split(images, _BLOCK)]).float()
-        second = self._layer(maps, 1, generator)
+        layers = {"first": self._layer(images, 0, generator)}
+        maps = torch.cat([self._maps(layers, some) for some in torch.split(images, _BLOCK)])
+        layers["second"] = self._layer(maps, 1, generator)
         del maps
-        direct = self._layer(images, 2, generator) if self._direct else None
-        learned = _Learned(tuple(public.shape[1:]), low, high, first, second, direct)
+        if self._direct:
+            layers["direct"] = self._layer(images, 2, generator)
         copies = [images, *(_shifted(images, generator) for _ in range(self.shifts))]
-        encode = self._cells(learned)
+        encode = self._cells(layers)
         cells = torch.cat([encode(some) for each in copies for some in torch.split(each, _BLOCK)])
         similarity, components = self._compared(cells)
-        self._keep(replace(learned, similarity=similarity, components=components))
+        self._keep(_Learned(tuple(public.shape[1:]), low, high, layers, similarity, components))
         return self
 
     def _compared(self, cells: Tensor) -> tuple[Similarity | None, Components]:
@@ -369,7 +183,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _keep(self, learned: _Learned) -> None:
         self._learned = learned
         self.image_shape_ = learned.shape
-        self.n_features_out_ = int(_components(learned).projection.shape[1])
+        self.n_features_out_ = int(learned.components.projection.shape[1])
 
     def _layer(self, maps: Tensor, depth: int, generator: torch.Generator) -> PatchLayer:
         """Layer 1, layer 2, or the direct filters, from public maps."""
@@ -402,13 +216,12 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for name in ("direct_ridge", "direct_threshold"):
             not_negative(name, getattr(self, name))
         one_of("dtype", self.dtype, ("float32", "bfloat16"))
-        for name in ("ridges", "thresholds"):
-            if not _pair(getattr(self, name), _at_least_zero):
-                raise InputError(
-                    f"{name} must be two numbers of at least 0, one per layer, not {getattr(self, name)!r}"
-                )
-        if not _pair(self.strides, _whole):
-            raise InputError(f"strides must be two whole numbers of at least 1, not {self.strides!r}")
+        for name, check in (("ridges", not_negative), ("thresholds", not_negative), ("strides", whole)):
+            pair = getattr(self, name)
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise InputError(f"{name} must be two numbers, one per layer, not {pair!r}")
+            for one in pair:
+                check(name, one)
 
     # -----------------------------------------------------------------------------------------------
     # features of any image
@@ -422,7 +235,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "image_shape_")
         learned: _Learned = self._learned
         out = np.zeros((len(_batch(X, learned.shape)), self.n_features_out_), dtype=np.float32)
-        encode = self._cells(learned)
+        encode = self._cells(learned.layers)
         for start, block, good in _blocks(X, learned):
             rows = self._rows(learned, encode(block))
             rows = torch.where(good & rows.isfinite().all(dim=1, keepdim=True), rows, 0.0)
@@ -431,8 +244,8 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, learned: _Learned, cells: Tensor) -> Tensor:
         if learned.similarity is None:
-            return _components(learned)(cells, self._type)
-        return _components(learned)(learned.similarity(cells), torch.float32)
+            return learned.components(cells, self._type)
+        return learned.components(learned.similarity(cells), torch.float32)
 
     @property
     def _direct(self) -> int:
@@ -442,24 +255,26 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _type(self) -> torch.dtype:
         return torch.bfloat16 if self.dtype == "bfloat16" else torch.float32
 
-    def _maps(self, first: PatchLayer, images: Tensor) -> Tensor:
-        return functional.avg_pool2d(first(images, self._type), 2)
+    def _maps(self, layers: Mapping[str, PatchLayer], images: Tensor) -> Tensor:
+        return functional.avg_pool2d(layers["first"](images, self._type), 2).float()
 
-    def _cells(self, learned: _Learned) -> Callable[[Tensor], Tensor]:
+    def _cells(self, layers: Mapping[str, PatchLayer]) -> Callable[[Tensor], Tensor]:
         """Images → the averages of all filters over the grid, flat; the mean of both sides if mirrored."""
-        second = learned.second.columns(self._type)
-        direct = () if learned.direct is None else learned.direct.columns(self._type)
+        pooled = [
+            (layers[name], layers[name].columns(self._type), stride)
+            for name, stride in zip(("second", "direct"), self.strides, strict=True)
+            if name in layers
+        ]
 
-        def one(image: Tensor, maps: Tensor) -> Tensor:
-            cells = learned.second.pooled(maps, second, stride=self.strides[0], grid=self.grid)
-            if learned.direct is None:
-                return cells
-            more = learned.direct.pooled(image, direct, stride=self.strides[1], grid=self.grid)
-            return torch.cat([cells, more])
+        def one(*sources: Tensor) -> Tensor:  # maps of the first layer, and the image itself
+            each = zip(pooled, sources, strict=False)
+            return torch.cat([
+                layer.pooled(source, columns, stride=stride, grid=self.grid)
+                for (layer, columns, stride), source in each
+            ])  # fmt: skip
 
         def side(images: Tensor) -> Tensor:
-            maps = self._maps(learned.first, images).float()
-            return torch.stack([one(*each) for each in zip(images, maps, strict=True)])
+            return torch.stack([one(*each) for each in zip(self._maps(layers, images), images, strict=True)])
 
         def both(images: Tensor) -> Tensor:
             cells = (side(images) + side(images.flip(3))) / 2 if self.mirror else side(images)
@@ -487,7 +302,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             "parameters": self.get_params(),
             "shape": learned.shape,
             "range": (learned.low, learned.high),
-            "contrast": [layer.contrast for layer in _layers(learned).values()],
+            "contrast": [layer.contrast for layer in learned.layers.values()],
         }
         file = _file(path)
         try:
@@ -504,7 +319,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             with safe_open(str(_file(path)), framework="pt") as file:
                 numbers = json.loads((file.metadata() or {})["sidelight"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            made = cls(**{**_BEFORE, **numbers["parameters"]})
+            made = cls(**numbers["parameters"])
             for name in ("ridges", "thresholds", "strides"):  # JSON has lists
                 setattr(made, name, tuple(getattr(made, name)))
             made._keep(_restored(made, numbers, tensors))
@@ -513,31 +328,14 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return made
 
 
-def _whole(value: object, least: int = 1) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= least
-
-
-def _at_least_zero(value: object) -> bool:
-    return isinstance(value, int | float | np.number) and bool(0 <= value < np.inf)
-
-
-def _pair(value: object, right: Callable[[object], bool]) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(right(one) for one in value)
-
-
 def _file(path: str | os.PathLike[str]) -> Path:
     return Path(path) / FILE if Path(path).is_dir() else Path(path)
 
 
-def _layers(learned: _Learned) -> dict[str, PatchLayer]:
-    layers = {"first": learned.first, "second": learned.second, "direct": learned.direct}
-    return {name: layer for name, layer in layers.items() if layer is not None}
-
-
 def _tensors(learned: _Learned) -> dict[str, Tensor]:
-    components, similarity = _components(learned), learned.similarity
+    components, similarity = learned.components, learned.similarity
     out = {"mean": components.mean, "projection": components.projection}
-    for name, layer in _layers(learned).items():
+    for name, layer in learned.layers.items():
         out |= {f"{name}.filters": layer.filters, f"{name}.shift": layer.shift}
     if similarity is not None:
         names = ("mean", "inverse", "landmarks")
@@ -562,13 +360,7 @@ def _restored(made: PatchFeatures, numbers: dict[str, list[float]], tensors: dic
     low, high = numbers["range"]
     shape = tuple(int(edge) for edge in numbers["shape"])
     components = Components(tensors["mean"], tensors["projection"])
-    return _Learned(shape, low, high, **layers, similarity=similarity, components=components)
-
-
-def _components(learned: _Learned) -> Components:
-    if learned.components is None:
-        raise InputError("these features were not fully learned; call fit(public_images)")
-    return learned.components
+    return _Learned(shape, low, high, layers, similarity, components)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -628,13 +420,8 @@ def _blocks(X: Images, learned: _Learned) -> Iterator[tuple[int, Tensor, Tensor]
 
 def _pixels(image: object, learned: _Learned) -> Array | None:
     """One image as numbers within the range of public pixels; None if it cannot be read."""
-    try:
-        pixels = np.asarray(image)
-    except INTERRUPTS:
-        raise
-    except BaseException:  # whatever a private record holds, it must not be heard of
-        return None
-    if pixels.dtype.kind not in "uifb":
+    pixels: Array | None = guarded(np.asarray, image, None)
+    if pixels is None or pixels.dtype.kind not in "uifb":
         return None
     if pixels.ndim == 2 and learned.shape[2] == 1:
         pixels = pixels[..., None]

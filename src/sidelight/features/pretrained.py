@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,24 +32,11 @@ if TYPE_CHECKING:
 
     from sidelight.features.encoders import Encoder
 
-__all__ = ["StaticEncoder", "TransformerEncoder", "packaged", "packaged_folder"]
 
 Rows = NDArray[np.float32]
 _ROWS = 16  # texts in a block of the transformer
 _MOST_STATIC = 2_048  # tokens of a text that count
 WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.json", "config.json"
-
-
-class _Encoding(Protocol):
-    ids: list[int]
-
-
-class Tokenizer(Protocol):
-    """As in `tokenizers`."""
-
-    def encode_batch(self, texts: Sequence[str], *, add_special_tokens: bool = ...) -> list[_Encoding]: ...
-    def enable_truncation(self, max_length: int) -> None: ...
-    def no_padding(self) -> None: ...
 
 
 def packaged(name: str) -> Encoder:
@@ -194,22 +181,7 @@ class TransformerEncoder:
         return rows
 
 
-class _Config(Protocol):
-    hidden_size: int
-    vocab_size: int
-
-
-class _Model(Protocol):
-    config: _Config
-
-    def __call__(self, *, input_ids: torch.Tensor) -> _Output: ...
-
-
-class _Output(Protocol):
-    last_hidden_state: torch.Tensor
-
-
-def _model(folder: Path, dtype: str) -> _Model:
+def _model(folder: Path, dtype: str) -> Any:
     try:
         import torch
         from transformers import AutoModel
@@ -222,8 +194,7 @@ def _model(folder: Path, dtype: str) -> _Model:
             model = AutoModel.from_pretrained(str(folder), local_files_only=True, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError):
         raise InputError(f"{folder} holds no model that transformers can open as an encoder") from None
-    found: _Model = model.to(getattr(torch, dtype)).eval()
-    return found
+    return model.to(getattr(torch, dtype)).eval()
 
 
 @contextmanager
@@ -242,14 +213,14 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _tokenizer(content: bytes, path: str | os.PathLike[str], most: int) -> Tokenizer:
+def _tokenizer(content: bytes, path: str | os.PathLike[str], most: int) -> Any:
     """Without padding, so that a text is its own length; with truncation."""
     try:
         import tokenizers
     except ImportError:
         raise MissingDependency("this encoder needs tokenizers: pip install 'sidelight[text]'") from None
     try:
-        found: Tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        found = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     except Exception:  # the only type that tokenizers raises
         raise InputError(f"{os.fspath(path)} is not a tokenizer") from None
     found.no_padding()

@@ -17,7 +17,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Array as Numbers
-from sidelight.errors import INTERRUPTS, InputError, MissingDependency, positive, whole
+from sidelight.errors import InputError, MissingDependency, guarded, positive, whole
 from sidelight.federated.server import FederatedServer
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.updates import Form
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.supercore.run import Run
 
-__all__ = ["CONSENT", "GuardedGrid", "SidelightStrategy"]
 
 CONSENT = "public"  # in a ConfigRecord that answers a query: whether the client agrees to be public
 _ARRAYS, _CONFIG = "arrays", "config"  # the names that Flower's own strategies give them
@@ -169,7 +168,7 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
         agreed = {
             reply.metadata.src_node_id
             for reply in grid.send_and_receive(asked, timeout=timeout)
-            if _agrees(reply)
+            if guarded(_agrees, reply, False)
         }
         return tuple(node for node in nodes if node in agreed)
 
@@ -238,14 +237,9 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
 
 
 def _agrees(reply: Message) -> bool:
-    """Whether a reply says public=True, and says so well; everybody else is private."""
-    try:
-        records = list(reply.content.config_records.values()) if reply.has_content() else []
-        return any(record.get(CONSENT) is True for record in records)
-    except INTERRUPTS:
-        raise
-    except BaseException:
-        return False
+    """Whether a reply says public=True; everybody else is private."""
+    records = reply.content.config_records.values() if reply.has_content() else []
+    return any(record.get(CONSENT) is True for record in records)
 
 
 class _Reading:
@@ -316,12 +310,7 @@ class GuardedGrid(Grid):  # type: ignore[misc]
         """Those that can be had; of one that cannot, nothing is said."""
         found: list[Message] = []
         for one in message_ids:
-            try:
-                found += list(self._grid.pull_messages([one]))
-            except INTERRUPTS:
-                raise
-            except Exception:
-                continue
+            found += guarded(lambda number: list(self._grid.pull_messages([number])), one, [])
         return found
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:

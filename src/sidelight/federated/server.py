@@ -39,8 +39,6 @@ from sidelight.privacy.release import Account, least_multiplier
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.users import PublicUsers, UsersProblem
 
-__all__ = ["Ask", "FederatedServer"]
-
 _TRUSTED = (
     "the server is trusted (central differential privacy): it sees every update before it is clipped, and "
     "shows others only the model after each round"

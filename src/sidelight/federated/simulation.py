@@ -23,8 +23,6 @@ from sidelight.errors import InputError, positive, whole
 from sidelight.federated.server import Ask
 from sidelight.oracles.updates import UpdateBlock
 
-__all__ = ["Local", "SimulatedUsers", "fed_avg", "fed_sgd", "local_update", "parameters_of"]
-
 Losses: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # outputs, targets → one loss per record
 Weights: TypeAlias = dict[str, Tensor]
 _AT_ONCE = 2**21  # numbers in the updates of clients that are computed together: they stay in cache

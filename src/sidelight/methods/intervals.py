@@ -27,7 +27,7 @@ from sidelight.errors import InputError
 from sidelight.methods.baselines import best_on_folds
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
-from sidelight.oracles.linear.residual_counts import count_residuals
+from sidelight.oracles.linear.score_counts import count_residuals
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release

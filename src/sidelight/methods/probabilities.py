@@ -38,7 +38,7 @@ from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.public_guard import UNUSED
 from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
 from sidelight.methods.task import Fitted, Plan, Task
-from sidelight.oracles.linear.row_sums import count_gaps, gaps
+from sidelight.oracles.linear.score_counts import count_gaps, gaps
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release

@@ -11,7 +11,6 @@ subtracted, and leaves no trace: no error, no warning, no count.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -21,11 +20,9 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Vector, floats
 from sidelight.clipping import Clip, Metric, checked_origin
 from sidelight.data.rows import row_norms
-from sidelight.errors import INTERRUPTS, InputError
+from sidelight.errors import InputError, guarded
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-
-__all__ = ["Answer", "Client", "Form", "UpdateBlock", "UpdateOracle", "first_answers"]
 
 Client: TypeAlias = Hashable  # the name of a client, which is the unit of privacy
 _UNIT = 2.0**-53
@@ -120,8 +117,7 @@ class UpdateOracle:
         """Σ_k f_k·M(u_k − o) over the first answer of each of `clients`, f_k = clip.factors(‖M(u_k − o)‖)."""
         center = np.zeros(self.dimension) if origin is None else checked_origin(origin, self.dimension)
         total = np.zeros_like(center if metric is None else floats(metric.apply(center)))
-        with warnings.catch_warnings(), np.errstate(all="ignore"):  # a warning would be an output as well
-            warnings.simplefilter("ignore")
+        with np.errstate(all="ignore"):  # a warning would be an output as well
             for updates in first_answers(answers, clients, self.dimension):
                 apart = updates - center
                 if metric is not None:
@@ -165,23 +161,13 @@ def _first(client: Client, waiting: set[Client]) -> bool:
 
 def _block(given: UpdateBlock, dimension: int) -> Floats | None:
     """Its updates, if they are numbers, one row per client: a row of another width may be several."""
-    try:
-        updates = np.asarray(given.updates, dtype=np.float64)
-    except INTERRUPTS:
-        raise
-    except BaseException:
-        return None
-    return updates if updates.shape == (len(given.clients), dimension) else None
+    updates: Floats | None = guarded(lambda one: np.asarray(one, dtype=np.float64), given.updates, None)
+    return updates if updates is not None and updates.shape == (len(given.clients), dimension) else None
 
 
 def _usable(given: object, dimension: int) -> Floats | None:
     """An update as a matrix of one row; None for whatever is no update of this size."""
-    try:
-        vector = given() if callable(given) else given
-        if type(vector) is not np.ndarray or vector.dtype not in (np.float64, np.float32):
-            return None
-        return None if vector.shape != (dimension,) else vector.astype(np.float64).reshape(1, -1)
-    except INTERRUPTS:
-        raise
-    except BaseException:  # whatever decoding raises, for want of memory too: it is the client's own doing
+    vector = guarded(lambda make: make(), given, None) if callable(given) else given
+    if type(vector) is not np.ndarray or vector.dtype not in (np.float64, np.float32):
         return None
+    return None if vector.shape != (dimension,) else vector.astype(np.float64).reshape(1, -1)

@@ -13,8 +13,7 @@ of them are. So the types of a frame are not known, and what is not known is not
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sidelight.arrays import Array, Json, TableLike
-from sidelight.errors import INTERRUPTS, InputError, listed
+from sidelight.errors import InputError, guarded, listed
 
 if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_matrix
 
-__all__ = ["Identity", "Streamed", "digest_of"]
 
 _MOST_NAMES = 3  # of columns in a message
 
@@ -79,13 +77,8 @@ class Identity:
         """A hash of the contents, made when first asked for; None if they cannot be read."""
         if self.contents is None:
             return None
-        try:
-            data = self.contents()
-        except INTERRUPTS:
-            raise
-        except BaseException:
-            return digest_of("unreadable")  # a record whose reading fails is a record like any other
-        return digest_of(*data)
+        unreadable: tuple[object, ...] = ("unreadable",)  # whose reading fails is a record like any other
+        return digest_of(*guarded(lambda read: read(), self.contents, unreadable))
 
     def differences(self, other: Identity, *, any_size: bool = False) -> list[str]:
         """In what public facts `other` differs, in words. What one of them does not know is not compared."""
@@ -153,12 +146,8 @@ class Identity:
 
 
 def _shape_of(X: Any) -> tuple[int, ...]:
-    try:
-        shape = X.shape if hasattr(X, "shape") else np.shape(X)
-    except INTERRUPTS:
-        raise
-    except BaseException:  # rows of several lengths; NumPy's message may quote a value
-        return ()
+    # () for rows of several lengths: NumPy's message may quote a value.
+    shape = X.shape if hasattr(X, "shape") else guarded(np.shape, X, ())
     return tuple(int(size) for size in shape)
 
 
@@ -188,12 +177,10 @@ def _counted(number: int, what: str) -> str:
 # ---------------------------------------------------------------------------------------------------
 # A digest of private records, which no content of theirs can stop.
 #
-# Values are hashed with their types and lengths, so that two different tables do not run into one text.
-# Nothing here calls a method that a value may have overridden without catching what it raises, and a value
-# that holds itself ends somewhere: an error, or a wait, would tell about a record.
+# Values are hashed with their types and lengths, so that two different tables do not run into one text. One
+# that cannot be read is hashed as such: an error would tell about a record.
 
 _PLAIN_KINDS = "biufcmMSU"  # kinds of arrays whose bytes are their values
-_INSIDE = 100_000  # values inside of one value, such as a list in a cell; the rest is not read
 
 
 def digest_of(*data: object) -> bytes:
@@ -204,28 +191,26 @@ def digest_of(*data: object) -> bytes:
     """
     hasher = _Hasher()
     for part in data:
-        if isinstance(part, list | tuple | Iterator):
-            hasher.tag("rows", b"")
+        if isinstance(part, Iterator):
             for value in part:
-                hasher.add_outermost(value)
+                hasher.add(value)
             hasher.tag("end of rows", b"")
         else:
-            hasher.add_outermost(part)
+            hasher.add(part)
     return hasher.digest()
 
 
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """A table that is hashed as a frame is, a piece of a column at a time: it need not fit in memory."""
+    """A table that is hashed as a frame is, block by block: it need not fit in memory."""
 
     records: int
-    columns: Mapping[str, Callable[[], Iterator[Array]]]
+    blocks: Callable[[], Iterator[Mapping[str, Array]]]  # some rows of every column at a time
 
 
 class _Hasher:
     def __init__(self) -> None:
-        self._sha = hashlib.sha256(b"sidelight digest 2")
-        self._left = _INSIDE
+        self._sha = hashlib.sha256(b"sidelight digest 3")
 
     def digest(self) -> bytes:
         return self._sha.digest()
@@ -234,19 +219,11 @@ class _Hasher:
         self._sha.update(f"{name}:{len(content)}:".encode("utf-8", "surrogatepass"))
         self._sha.update(content)
 
-    def add_outermost(self, value: object) -> None:
-        self._left = _INSIDE
-        self.add(value)
-
     def add(self, value: object) -> None:
-        try:
-            self._add(value)
-        except INTERRUPTS:
-            raise
-        except BaseException:  # whatever a value does when it is looked at, a recursion without end too
+        if not guarded(self._add, value, False):  # a recursion without end too
             self.tag("unreadable", b"")
 
-    def _add(self, value: object) -> None:
+    def _add(self, value: object) -> bool:
         if isinstance(value, Streamed):
             self._add_streamed(value)
         elif hasattr(value, "tocsr"):
@@ -261,22 +238,23 @@ class _Hasher:
             self._add_array(value)
         else:
             self._add_value(value)
+        return True
 
     def _add_frame(self, frame: pd.DataFrame) -> None:
-        columns = {str(name): frame[name] for name in frame.columns}
-        for name in sorted(columns):
-            self.tag("column", name.encode("utf-8", "surrogatepass"))
-            self.add_outermost(np.asarray(columns[name]))
+        columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
+        self._add_streamed(Streamed(len(frame), lambda: iter([columns])))
 
     def _add_streamed(self, table: Streamed) -> None:
-        for name in sorted(table.columns):
+        columns: dict[str, _Hasher] = {}
+        for block in table.blocks():
+            for name, piece in block.items():
+                if name not in columns:
+                    columns[name] = _Hasher()
+                    columns[name]._add_shape(piece.dtype, (table.records,))
+                columns[name]._add_items(piece)
+        for name in sorted(columns):
             self.tag("column", name.encode("utf-8", "surrogatepass"))
-            begun = False
-            for piece in table.columns[name]():
-                if not begun:
-                    self._add_shape(piece.dtype, (table.records,))
-                    begun = True
-                self._add_items(piece, outermost=True)
+            self.tag("digest", columns[name].digest())
 
     def _add_sparse(self, value: csr_matrix) -> None:
         matrix = value.tocsr(copy=True)
@@ -287,52 +265,37 @@ class _Hasher:
 
     def _add_array(self, array: Array) -> None:
         self._add_shape(array.dtype, array.shape)
-        self._add_items(array, outermost=self._left == _INSIDE)
+        self._add_items(array)
 
     def _add_shape(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         kind = dtype.newbyteorder("<").str if dtype.kind in _PLAIN_KINDS else "object"
         self.tag(kind, np.asarray(shape, dtype="<i8").tobytes())
 
-    def _add_items(self, array: Array, *, outermost: bool) -> None:
+    def _add_items(self, array: Array) -> None:
         if array.dtype.kind in _PLAIN_KINDS:
             kind = array.dtype.newbyteorder("<")
             self._sha.update(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
             return
         for value in array.ravel():
-            self.add_outermost(value) if outermost else self._inside(value)
+            self.add(value)
 
     def _add_value(self, value: object) -> None:
-        if value is None:
-            self.tag("none", b"")
-        elif isinstance(value, bool):
-            self.tag("bool", b"1" if value is True else b"0")
-        elif isinstance(value, int):
-            size = int.bit_length(value) // 8 + 1
-            self.tag("int", int.to_bytes(value, size, "little", signed=True))
-        elif isinstance(value, float):
-            self.tag("float", struct.pack("<d", float.__float__(value)))
+        if value is None or isinstance(value, bool | int | float):
+            self.tag(
+                type(value).__name__, hex(value).encode() if type(value) is int else repr(value).encode()
+            )
         elif isinstance(value, str):
-            self.tag("str", str.encode(value, "utf-8", "surrogatepass"))
+            self.tag("str", value.encode("utf-8", "surrogatepass"))
         elif isinstance(value, bytes | bytearray):
             self.tag("bytes", bytes(value))
         elif isinstance(value, np.generic):
             self.tag(value.dtype.str, value.tobytes())
-        elif isinstance(value, list | tuple):
-            self._add_all("list", value)
-        elif isinstance(value, dict):
-            self._add_all("dict", [part for item in value.items() for part in item])
+        elif isinstance(value, list | tuple | dict):
+            inside = [part for item in value.items() for part in item] if isinstance(value, dict) else value
+            self.tag("dict" if isinstance(value, dict) else "list", str(len(inside)).encode())
+            for part in inside:
+                self.add(part)
         elif hasattr(value, "isoformat"):
             self.tag("time", str(value.isoformat()).encode())
         else:
             self.tag("other", type(value).__name__.encode("utf-8", "surrogatepass"))
-
-    def _add_all(self, name: str, values: Iterable[object]) -> None:
-        inside = list(values)
-        self.tag(name, str(len(inside)).encode())
-        for value in inside:
-            self._inside(value)
-
-    def _inside(self, value: object) -> None:
-        if self._left > 0:
-            self._left -= 1
-            self.add(value)

@@ -44,7 +44,7 @@ from sidelight.privacy.ledger_book import (
     check_settlement,
     now,
 )
-from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore, Store
+from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore
 from sidelight.privacy.release import Run
 
 __all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run", "Spending"]
@@ -53,7 +53,7 @@ __all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run"
 class Ledger:
     """Datasets, their lifetime budgets, and what every run was charged."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore | MemoryStore) -> None:
         self._store = store
         self._closed = False
         self._last: tuple[str, int, Book] | None = None  # a book, and the entry up to which it was read

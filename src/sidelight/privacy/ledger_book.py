@@ -24,19 +24,6 @@ from sidelight.privacy.filters import Budget, Rule, Tally
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger_store import Entry
 
-__all__ = [
-    "Binding",
-    "Book",
-    "Charge",
-    "Evidence",
-    "RegisteredDataset",
-    "Spending",
-    "check_settlement",
-    "mismatch",
-    "now",
-]
-
-
 # ---------------------------------------------------------------------------------------------------
 # What binds a dataset of a ledger to its records, and what a run must show to be charged to it.
 #
@@ -174,9 +161,7 @@ class RegisteredDataset:
     @classmethod
     def from_body(cls, body: Json) -> RegisteredDataset:
         budget = Budget(**{**body["budget"], "orders": tuple(body["budget"]["orders"])})
-        # In format 1 a fingerprint was a hash that the owner gave: contents may be compared, under a key.
-        agreed = body["fingerprint"] not in (None, False)
-        return cls(body["name"], budget, body["time"], agreed, bool(body.get("any_size", False)))
+        return cls(body["name"], budget, body["time"], body["fingerprint"], body["any_size"])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sidelight.arrays import Json
 from sidelight.errors import InputError, LedgerBusy, LedgerDamaged, LedgerError
@@ -36,10 +36,7 @@ from sidelight.privacy.noise import here
 if TYPE_CHECKING:
     import sqlite3
 
-FORMAT = (
-    3  # 2: charges show what was checked of the records, and bind a dataset to them; 3: entries have a nonce
-)
-_READABLE = (1, 2, 3)
+FORMAT = 3
 _APPLICATION_ID = 0x51DE11F7  # written in the file's header, so that `file` and we know it for a ledger
 _SCHEMA = (
     "CREATE TABLE entries (seq INTEGER PRIMARY KEY, body TEXT NOT NULL, hash TEXT NOT NULL)",
@@ -75,24 +72,6 @@ class Entry:
 Decide = Callable[[list[Entry]], "Json | None"]
 
 
-class Store(Protocol):
-    """Entries, in order."""
-
-    name: str
-
-    def entries(self) -> list[Entry]:
-        """All entries, checked."""
-
-    def head(self) -> str:
-        """The hash of the last entry, in one look: another one means that entries were added."""
-
-    def append(self, decide: Decide) -> Entry | None:
-        """Append what `decide` makes of all entries, with nobody else between; None appends nothing."""
-
-    def check(self) -> None:
-        """Everything that can be checked about the storage itself."""
-
-
 class MemoryStore:
     """Entries that last as long as the process."""
 
@@ -104,12 +83,15 @@ class MemoryStore:
         self._entries = [_first_entry()]
 
     def entries(self) -> list[Entry]:
+        """All entries, checked."""
         return list(self._entries)
 
     def head(self) -> str:
+        """The hash of the last entry, in one look: another one means that entries were added."""
         return self._entries[-1].hash
 
     def append(self, decide: Decide) -> Entry | None:
+        """Append what `decide` makes of all entries, with nobody else between; None appends nothing."""
         if self._process != here():
             raise LedgerError(_IN_MEMORY)
         with self._lock:
@@ -169,8 +151,6 @@ class FileStore:
             if body is None:
                 return None
             entry, text = _follow(entries[-1], body)
-            # In the same transaction: a version that knows format 1 alone must not read what comes now.
-            db.execute(f"PRAGMA user_version = {FORMAT}")
             db.execute("INSERT INTO entries VALUES (?, ?, ?)", (entry.number, text, entry.hash))
             db.execute("UPDATE head SET seq = ?, hash = ?", (entry.number, entry.hash))
             db.execute("COMMIT")
@@ -182,7 +162,7 @@ class FileStore:
             if db.execute("PRAGMA application_id").fetchone() != (_APPLICATION_ID,):
                 raise self._damaged("it is not a sidelight ledger, or its header was overwritten")
             version = db.execute("PRAGMA user_version").fetchone()[0]
-            if version not in _READABLE:
+            if version != FORMAT:
                 raise self._damaged(f"its format is {version}, and this version of sidelight reads {FORMAT}")
             schema = db.execute("SELECT sql FROM sqlite_master").fetchall()
             if sorted(schema) != sorted((text.encode(),) for text in _SCHEMA):

@@ -17,12 +17,6 @@ from sidelight.privacy.events import Event
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 
-__all__ = [
-    "ObservedAccount",
-    "Observer",
-    "check_observers",
-]
-
 
 class Observer:
     """An observer that ignores every event; subclasses take those that they want."""

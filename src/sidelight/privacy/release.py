@@ -1,4 +1,4 @@
-"""The one door: BoundedSum → Released.
+"""The only way out for private values: BoundedSum → Released.
 
 Private rows become a `BoundedSum` inside an oracle: a value, and how far one record can move it. Nothing but
 this module reads the value. `release`, `release_on_grid`, `release_sketch`, `select`, `perturbed_solution`
@@ -43,30 +43,8 @@ if TYPE_CHECKING:
     from sidelight.privacy.filters import Rule
     from sidelight.privacy.ledger_book import Evidence
 
-__all__ = [
-    "Account",
-    "BoundedSum",
-    "Released",
-    "Run",
-    "Selection",
-    "across",
-    "check_gaussian",
-    "check_perturbation",
-    "check_selection",
-    "check_sketch",
-    "joined",
-    "least_multiplier",
-    "least_scale",
-    "perturbed_solution",
-    "private_process",
-    "release",
-    "release_on_grid",
-    "release_sketch",
-    "select",
-    "share_of",
-]
 
-_DOOR = object()  # only this module holds it, so only this module can make a Released
+_RELEASE_TOKEN = object()  # only this module holds it, so only this module can make a Released
 _GRID_SCALE = 2**20  # standard deviation of discrete noise, in grid cells
 
 
@@ -119,8 +97,8 @@ class Released:
     __slots__ = ("_value",)
     __array_ufunc__ = None  # NumPy leaves `array * released` to the methods below
 
-    def __init__(self, value: object, *, door: object) -> None:
-        if door is not _DOOR:
+    def __init__(self, value: object, *, token: object) -> None:
+        if token is not _RELEASE_TOKEN:
             raise PrivacyConditionError("a Released is made by sidelight.privacy.release alone")
         self._value = value
 
@@ -130,7 +108,7 @@ class Released:
 
     def map(self, function: Callable[[Value], Value]) -> Released:
         """Post-process with a function of public things."""
-        return Released(function(self._value), door=_DOOR)
+        return Released(function(self._value), token=_RELEASE_TOKEN)
 
     def __add__(self, other: object) -> Released:
         return self.map(lambda v: v + _public(other))
@@ -223,7 +201,7 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     own = noise.bound("release", repr(event), float(std), value) if noise.repeatable else noise
     noisy = own.normal_like(value, std=std)
     noisy += value
-    return Released(noisy, door=_DOOR)
+    return Released(noisy, token=_RELEASE_TOKEN)
 
 
 def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: Noise) -> Released:
@@ -247,7 +225,7 @@ def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: N
     cells = np.rint(np.clip(value, -largest, largest) / cell)
     own = noise.bound("release on grid", float(rho), cell, value)
     noisy = cells.ravel() + discrete_gaussian(value.size, scale=_GRID_SCALE, noise=own)
-    return Released(noisy.reshape(value.shape) * cell, door=_DOOR)
+    return Released(noisy.reshape(value.shape) * cell, token=_RELEASE_TOKEN)
 
 
 def release_sketch(
@@ -270,7 +248,7 @@ def release_sketch(
     roots = np.sqrt(np.maximum(values, 0.0) + ridge)
     own = noise.bound("release sketch", repr(event), float(ridge), value)
     drawn = (own.normal((rows, len(value))) * roots) @ vectors.T
-    return Released(drawn.T @ drawn, door=_DOOR)
+    return Released(drawn.T @ drawn, token=_RELEASE_TOKEN)
 
 
 def select(
@@ -324,7 +302,7 @@ def perturbed_solution(
     check_perturbation(event, std=std, lipschitz=lipschitz, relation=relation)
     account.charge(event)
     own = noise.bound("perturbed solution", repr(event), float(std), dimension)
-    return Released(solve(own.normal(dimension, std=std)), door=_DOOR)
+    return Released(solve(own.normal(dimension, std=std)), token=_RELEASE_TOKEN)
 
 
 def private_process(
@@ -337,7 +315,7 @@ def private_process(
     that no noise exists before, and must draw from the source it is given.
     """
     account.charge(event)
-    return Released(process(noise.bound("private process", repr(event))), door=_DOOR)
+    return Released(process(noise.bound("private process", repr(event))), token=_RELEASE_TOKEN)
 
 
 # ---------------------------------------------------------------------------------------------------

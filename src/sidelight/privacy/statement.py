@@ -16,13 +16,6 @@ from sidelight.numbers import plain_up
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
-__all__ = [
-    "PrivacyStatement",
-    "Receipt",
-    "plain",
-    "warn_of_epsilon",
-]
-
 WEAK_EPSILON = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
 
 

@@ -534,7 +534,7 @@ def _largest(value: object) -> float | None:
 
 _AUDIT_NAMES = {
     "largest_share": "largest move, in units of the sensitivity",
-    "doors_repeated": "releases repeated",
+    "releases_repeated": "releases repeated",
 }
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +27,6 @@ from sidelight.data.rows import PersonRows, PrivateRows, blocks_of, contents, pe
 from sidelight.losses import Loss
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-
-__all__ = ["LeafOracle"]
 
 _SHORT = 1 - 64 * float(np.finfo(np.float64).eps)  # clipped vectors end a few ulp below their bound
 _numbers = itertools.count()
@@ -53,7 +52,10 @@ class LeafOracle:
         record that cannot be used adds 0. A person adds the mean over the usable rows, which is no longer
         than the longest. One more or less moves the sums by at most C√K, one replaced by at most 2C√K.
         """
-        return self._rows.summed(_Sums(self._subject, model, trees, check_relation(relation)))
+        question = partial(
+            _leaf_sums, subject=self._subject, model=model, trees=trees, relation=check_relation(relation)
+        )
+        return self._rows.summed(question)
 
     def gain(self, model: LeafModel, *, bound: float, relation: Relation) -> BoundedSum:
         """Σ clip(ℓ_i(line) − ℓ_i(line and trees), ±bound), (1,): above 0 if the trees lower the loss.
@@ -61,7 +63,10 @@ class LeafOracle:
         Guarantee: a record, or the mean over a person's usable rows, adds a number in [−bound, bound]. One
         more or less moves the sum by at most the bound, one replaced by at most twice that.
         """
-        return self._rows.summed(_Gain(self._subject, model, bound, check_relation(relation)))
+        question = partial(
+            _gain, subject=self._subject, model=model, bound=bound, relation=check_relation(relation)
+        )
+        return self._rows.summed(question)
 
 
 class _Held(NamedTuple):
@@ -83,16 +88,6 @@ class _State:
     done: int = 0  # trees
 
 
-@dataclass(eq=False)
-class _Memory:
-    """Of rows that lie in this process. It is never sent anywhere."""
-
-    state: _State | None = None
-
-    def __reduce__(self) -> tuple[type[_Memory], tuple[()]]:
-        return _Memory, ()
-
-
 @dataclass(frozen=True, eq=False)
 class _Subject:
     """What all questions of one oracle are about."""
@@ -102,17 +97,14 @@ class _Subject:
     coef: Floats
     splits: Splits
     clip: float
-    memory: _Memory = field(default_factory=_Memory)
 
     def state(self, rows: PrivateRows, model: LeafModel) -> _State:
         """The scores of all rows under the model."""
-        state = self._remembered(rows)
-        if state is None or state.done > len(model.trees):
+        number, found = rows.kept.get("leaves", (None, None))
+        state: _State = found
+        if number != ("leaves", self.number) or state.done > len(model.trees):
             state = self._begun(rows)
-            if isinstance(rows, BlockRows):
-                rows.kept["leaves"] = (("leaves", self.number), state)
-            else:
-                self.memory.state = state
+            rows.kept["leaves"] = (("leaves", self.number), state)
         new = LeafModel(model.splits, model.trees[state.done :], model.values[state.done :])
         if len(new.trees):
             self.each(state, new.trees, lambda block, bits, at: new.add_to(state.trees[block], bits, at))
@@ -133,12 +125,6 @@ class _Subject:
             block = slice(start, start + _ROWS)
             packed = state.bits[which // 8, block] >> (which % 8).astype(np.uint8)[:, None]
             act(block, packed & np.uint8(1), places)
-
-    def _remembered(self, rows: PrivateRows) -> _State | None:
-        if not isinstance(rows, BlockRows):
-            return self.memory.state
-        number, state = rows.kept.get("leaves", (None, None))
-        return state if number == ("leaves", self.number) and isinstance(state, _State) else None
 
     def _begun(self, rows: PrivateRows) -> _State:
         held = _held(rows, self.loss)
@@ -174,57 +160,48 @@ def _held(rows: PrivateRows, loss: Loss) -> _Held:
     return _Held(X, targets.astype(np.intp) if loss.task == "multiclass" else targets, share)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    subject: _Subject
-    model: LeafModel
-    trees: Array
-    relation: Relation
+def _leaf_sums(
+    rows: PrivateRows, *, subject: _Subject, model: LeafModel, trees: Array, relation: Relation
+) -> BoundedSum:
+    count = 2 ** trees.shape[1]
+    total = np.zeros((len(trees), count, len(subject.coef)))
 
-    def __call__(self, rows: PrivateRows) -> BoundedSum:
-        subject, count = self.subject, 2 ** self.trees.shape[1]
-        total = np.zeros((len(self.trees), count, len(subject.coef)))
+    def add(block: slice, bits: NDArray[np.uint8], places: Array) -> None:
+        slopes = _slopes(subject, state, block)
+        for tree, sums in zip(places, total, strict=True):
+            where = leaves(bits, tree)
+            for k in range(slopes.shape[1]):
+                sums[:, k] -= np.bincount(where, weights=slopes[:, k], minlength=count)
 
-        def add(block: slice, bits: NDArray[np.uint8], places: Array) -> None:
-            slopes = self._slopes(state, block)
-            for tree, sums in zip(places, total, strict=True):
-                where = leaves(bits, tree)
-                for k in range(slopes.shape[1]):
-                    sums[:, k] -= np.bincount(where, weights=slopes[:, k], minlength=count)
-
-        with np.errstate(all="ignore"):  # a warning about a value would be an output
-            state = subject.state(rows, self.model)
-            subject.each(state, self.trees, add)
-        reach = subject.clip * math.sqrt(len(self.trees)) * _factor(self.relation)
-        return BoundedSum(total.reshape(-1), sensitivity=reach, relation=self.relation)
-
-    def _slopes(self, state: _State, block: slice) -> Floats:
-        """(rows, outputs): slopes of length at most C, times what the row counts."""
-        loss, held = self.subject.loss, state.held
-        slopes = _slope(loss, state.line[block] + state.trees[block], held.y[block])
-        lengths = np.abs(slopes[:, 0]) if slopes.shape[1] == 1 else np.sqrt((slopes**2).sum(axis=1))
-        bound = self.subject.clip * _SHORT
-        factors = held.share[block] * np.minimum(1.0, bound / np.maximum(lengths, bound))
-        unusable: Mask = ~np.isfinite(lengths) | (held.share[block] == 0)
-        slopes[unusable], factors[unusable] = 0, 0
-        return np.asarray(slopes * factors[:, None])
+    with np.errstate(all="ignore"):  # a warning about a value would be an output
+        state = subject.state(rows, model)
+        subject.each(state, trees, add)
+    reach = subject.clip * math.sqrt(len(trees)) * _factor(relation)
+    return BoundedSum(total.reshape(-1), sensitivity=reach, relation=relation)
 
 
-@dataclass(frozen=True, eq=False)
-class _Gain:
-    subject: _Subject
-    model: LeafModel
-    bound: float
-    relation: Relation
+def _slopes(subject: _Subject, state: _State, block: slice) -> Floats:
+    """(rows, outputs): slopes of length at most C, times what the row counts."""
+    share = state.held.share[block]
+    slopes = _slope(subject.loss, state.line[block] + state.trees[block], state.held.y[block])
+    lengths = np.abs(slopes[:, 0]) if slopes.shape[1] == 1 else np.sqrt((slopes**2).sum(axis=1))
+    bound = subject.clip * _SHORT
+    factors = share * np.minimum(1.0, bound / np.maximum(lengths, bound))
+    unusable: Mask = ~np.isfinite(lengths) | (share == 0)
+    slopes[unusable], factors[unusable] = 0, 0
+    return np.asarray(slopes * factors[:, None])
 
-    def __call__(self, rows: PrivateRows) -> BoundedSum:
-        with np.errstate(all="ignore"):
-            state = self.subject.state(rows, self.model)
-            y, share, loss = state.held.y, state.held.share, self.subject.loss
-            gain = _value(loss, state.line, y) - _value(loss, state.line + state.trees, y)
-            gain = np.clip(np.nan_to_num(gain, nan=0.0), -self.bound, self.bound)
-            total = np.array([float((share * gain).sum())])
-        return BoundedSum(total, sensitivity=self.bound * _factor(self.relation), relation=self.relation)
+
+def _gain(
+    rows: PrivateRows, *, subject: _Subject, model: LeafModel, bound: float, relation: Relation
+) -> BoundedSum:
+    with np.errstate(all="ignore"):
+        state = subject.state(rows, model)
+        y, loss = state.held.y, subject.loss
+        gain = _value(loss, state.line, y) - _value(loss, state.line + state.trees, y)
+        gain = np.clip(np.nan_to_num(gain, nan=0.0), -bound, bound)
+        total = np.array([float((state.held.share * gain).sum())])
+    return BoundedSum(total, sensitivity=bound * _factor(relation), relation=relation)
 
 
 def _factor(relation: Relation) -> float:

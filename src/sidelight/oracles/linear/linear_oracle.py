@@ -53,18 +53,6 @@ from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = [
-    "TINY",
-    "UNIT",
-    "Geometry",
-    "LinearOracle",
-    "PublicOracle",
-    "check_linear_metric",
-    "check_public",
-    "lengths_for",
-    "slope_norms",
-]
-
 UNIT = 2.0**-53  # the unit roundoff of float64
 TINY = float(np.finfo(np.float64).tiny)
 _HUGE = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows

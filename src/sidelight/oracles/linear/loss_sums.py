@@ -14,8 +14,6 @@ from sidelight.oracles.linear.row_sums import RowReader
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["clipped_losses", "loss_differences"]
-
 Each = Callable[[Array, Array], Floats]  # (rows, k) of what records add
 
 

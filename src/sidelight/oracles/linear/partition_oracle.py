@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -21,8 +22,6 @@ from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum, share_of
-
-__all__ = ["PartitionMoments", "PartitionOracle"]
 
 T = TypeVar("T")
 
@@ -70,48 +69,26 @@ class _Subject:
         return known
 
 
-@dataclass(frozen=True, eq=False)
-class _ClippedSum:
-    subject: _Subject
-    params: Vector
-    batch: BlockSample | None
-    clip: Clip
-    origin: Vector | None
-    metric: _Known[Metric]
-    relation: Relation
-
-    def __call__(self, rows: BlockRows) -> BoundedSum:
-        return self.subject.oracle(rows).clipped_sum(
-            self.params,
-            _within(self.batch, rows),
-            clip=self.clip,
-            origin=self.origin,
-            metric=self.metric.here(rows, "metric"),
-            relation=self.relation,
-        )
+def _clipped_sum(
+    rows: BlockRows, *, subject: _Subject, params: Vector, batch: BlockSample | None, clip: Clip,
+    origin: Vector | None, metric: _Known[Metric], relation: Relation,
+) -> BoundedSum:  # fmt: skip
+    return subject.oracle(rows).clipped_sum(
+        params, _within(batch, rows), clip=clip, origin=origin, metric=metric.here(rows, "metric"),
+        relation=relation,
+    )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class _ClippedLosses:
-    subject: _Subject
-    candidates: Array
-    batch: BlockSample | None
-    bound: float
-    relation: Relation
-
-    def __call__(self, rows: BlockRows) -> BoundedSum:
-        oracle, chosen = self.subject.oracle(rows), _within(self.batch, rows)
-        return oracle.clipped_losses(self.candidates, chosen, bound=self.bound, relation=self.relation)
+def _clipped_losses(
+    rows: BlockRows, *, subject: _Subject, candidates: Array, batch: BlockSample | None, bound: float,
+    relation: Relation,
+) -> BoundedSum:  # fmt: skip
+    chosen = _within(batch, rows)
+    return subject.oracle(rows).clipped_losses(candidates, chosen, bound=bound, relation=relation)
 
 
-@dataclass(frozen=True, eq=False)
-class _Moments:
-    loss: Loss
-    params: Array | None
-    relation: Relation
-
-    def __call__(self, rows: BlockRows) -> BoundedSum:
-        return MomentOracle(rows, self.loss).matrix(self.params, relation=self.relation)
+def _matrix(rows: BlockRows, *, loss: Loss, params: Array | None, relation: Relation) -> BoundedSum:
+    return MomentOracle(rows, loss).matrix(params, relation=relation)
 
 
 def _within(batch: BlockSample | None, rows: BlockRows) -> Array | None:
@@ -146,17 +123,19 @@ class PartitionOracle(LinearOracle):
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
-        question = _ClippedSum(
-            self._subject, self._checked_params(params), self._batch(indices), clip, origin,
-            self._known(metric), relation,
-        )  # fmt: skip
-        return self._rows.summed(question)
+        self._weights(params)  # raises for another number of them
+        return self._rows.summed(partial(
+            _clipped_sum, subject=self._subject, params=floats(params), batch=self._batch(indices), clip=clip,
+            origin=origin, metric=self._known(metric), relation=relation,
+        ))  # fmt: skip
 
     def clipped_losses(
         self, candidates: Array, indices: Sample = None, *, bound: float, relation: Relation
     ) -> BoundedSum:
-        batch = self._batch(indices)
-        return self._rows.summed(_ClippedLosses(self._subject, candidates, batch, bound, relation))
+        return self._rows.summed(partial(
+            _clipped_losses, subject=self._subject, candidates=candidates, batch=self._batch(indices),
+            bound=bound, relation=relation,
+        ))  # fmt: skip
 
     def _known(self, metric: Metric) -> _Known[Metric]:
         """The metric under the number of the last one, or of the unit metric, if it is the same."""
@@ -172,10 +151,6 @@ class PartitionOracle(LinearOracle):
         checked = self._checked(indices)
         return None if checked is None else BlockSample(b"", None, np.sort(checked))
 
-    def _checked_params(self, params: Vector) -> Floats:
-        self._weights(params)  # raises for another number of them
-        return floats(params)
-
 
 class PartitionMoments(MomentOracle):
     """Answers second-order questions about private rows in blocks.
@@ -188,5 +163,5 @@ class PartitionMoments(MomentOracle):
         self._rows = rows
 
     def _total(self, weights: Floats | None) -> Floats:
-        question = _Moments(self.loss, weights, "add-or-remove-one")
+        question = partial(_matrix, loss=self.loss, params=weights, relation="add-or-remove-one")
         return np.asarray(share_of(self._rows.summed(question)))

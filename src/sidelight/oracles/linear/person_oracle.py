@@ -38,8 +38,6 @@ from sidelight.oracles.linear.linear_oracle import UNIT, LinearOracle, check_lin
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["PersonOracle"]
-
 
 class PersonOracle(LinearOracle):
     """Answers questions about persons with bounded sums.

@@ -2,16 +2,6 @@
 
 `RowReader` is how every oracle of this room reads rows. `RowSums` are raw sums, for algorithms with a proof
 of their own (output and objective perturbation, RSGD-AR, PNSGD) and for whatever is fitted without privacy.
-
-Then come counts of private records. How sure is a model, and how often is it right? The gap is how far the
-highest score of a record is above the second highest; of two classes with one score z that is |z|. A record
-whose label has the highest score, or the second highest, is counted at its gap; any other is not. If
-probabilities are the softmax of a times the scores, then of the records with gap g the share
-1/(1 + exp(−a g)) has the first of the two labels: the counts tell a, and need no more of a record.
-
-BLAS rounds a score by the row's place in its block, so one record more moves the last bits of others. What a
-record adds is therefore a continuous function of its scores: it is shared between the two nearest gaps, and
-0 where the two highest scores tie or the second ties with the third.
 """
 
 from __future__ import annotations
@@ -29,24 +19,6 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Logistic, Loss, Softmax
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-
-__all__ = [
-    "Block",
-    "MomentOracle",
-    "RowReader",
-    "RowSums",
-    "check_features",
-    "count_gaps",
-    "count_ignored",
-    "gaps",
-    "ignored_scales",
-    "label_counts",
-    "pack",
-    "unpack",
-    "usable_rows",
-    "weighted_gram",
-    "weights_of",
-]
 
 
 class Block(NamedTuple):
@@ -238,7 +210,7 @@ def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
 
 
 # ---------------------------------------------------------------------------------------------------
-# counts of private records, by label and by score
+# counts of private records
 
 
 def usable_rows(rows: PrivateRows, loss: Loss) -> tuple[Matrix, Array]:
@@ -256,59 +228,6 @@ def label_counts(rows: PrivateRows, classes: Array, *, relation: Relation) -> Bo
         sensitivity=1.0,
         relation=relation,
     )
-
-
-def gaps(z: Floats, y: Array) -> tuple[Floats, Floats, Array, Array]:
-    """The gap of every record, how far the second score is above the third (∞ if there is none), and whether
-    the label is the likeliest or the second.
-
-    z is (n,) with y = ±1, or (n, classes) with y a class index.
-    """
-    if z.ndim == 1:
-        first = np.where(z > 0, 1.0, -1.0)
-        return np.abs(z), np.full(len(z), np.inf), y == first, y == -first
-    three = np.argpartition(z, max(z.shape[1] - 3, 0), axis=1)[:, -3:]
-    order = np.argsort(np.take_along_axis(z, three, axis=1), axis=1)[:, ::-1]
-    label = np.take_along_axis(three, order, axis=1)
-    score = np.take_along_axis(z, label, axis=1)
-    clear = score[:, 1] - score[:, 2] if z.shape[1] > 2 else np.full(len(z), np.inf)
-    return score[:, 0] - score[:, 1], clear, y == label[:, 0], y == label[:, 1]
-
-
-def count_gaps(
-    rows: PrivateRows, weights: Floats, at: Floats, *, loss: Loss, relation: Relation
-) -> BoundedSum:
-    """(2·len(at),) counts of records around these gaps, right ones first, then wrong.
-
-    A record with its gap between two of them is shared so that the mean gap is its own. Below the first the
-    share of a gap of 0 is left out; above the last all of it goes there.
-
-    Args:
-        weights: (outputs, p), released or public.
-        at: positive and rising.
-
-    Guarantee: a record adds nothing below 0 and no more than 1 in all, so a vector of length at most 1; a
-    null record adds 0. One more or less moves the counts by at most 1; one replaced by at most √2, since two
-    vectors without negative entries are at most at a right angle. If scores are rounded by e, what a record
-    adds moves by at most 6 e/d, with d the least distance between two of 0 and `at`.
-    """
-    X, y, norms, null = contents(rows)
-    size = len(at) + 1
-    total = np.zeros(2 * size)
-    with np.errstate(all="ignore"):  # a warning about a value would be an output
-        ignored = null | ~loss.admits(y)
-        for block in RowReader(X, y, norms).blocks():
-            z = np.asarray(block.X @ weights.T)
-            gap, clear, right, wrong = gaps(z[:, 0] if len(weights) == 1 else z, block.y)
-            counted = (right | wrong) & np.isfinite(gap) & ~ignored[block.where]
-            place = np.interp(gap[counted], [0.0, *at], np.arange(float(size)))
-            below = np.minimum(place.astype(np.intp), size - 2)
-            above, mass = place - below, np.minimum(clear[counted] / at[0], 1.0)
-            cell = below + size * wrong[counted]
-            total += np.bincount(cell, weights=mass * (1 - above), minlength=2 * size)
-            total += np.bincount(cell + 1, weights=mass * above, minlength=2 * size)
-    reach = 1.0 if check_relation(relation) == "add-or-remove-one" else math.sqrt(2)
-    return BoundedSum(total.reshape(2, size)[:, 1:].reshape(-1), sensitivity=reach, relation=relation)
 
 
 _IGNORED, _MISFIT = 5 / 8, 3 / 8  # squares, the second times MISFITS_IN_FULL, add up to less than 1
