@@ -76,6 +76,7 @@ class PrivateTrainer(transformers.Trainer):  # type: ignore[misc]
     """
 
     privacy_: PrivacyStatement
+    control: Any  # of transformers: what a callback asks for
     expected: ClassVar[tuple[str, ...]] = ("compute_loss", "training_step", "get_batch_samples")
 
     def __init__(
