@@ -130,7 +130,7 @@ class Heard(Observer):
 
 def test_progress_says_reading_while_it_reads() -> None:
     heard = Heard()
-    fit_tables(table(500, 0), table(100, 1), target="t", epsilon=1.0, random_state=0, observer=heard)
+    fit_tables(table(500, 0), table(100, 1), target="t", epsilon=1.0, random_state=0, observers=[heard])
     assert heard.said[:4] == ["start", "reading", "read", "release"]
     shown: list[str] = []
 

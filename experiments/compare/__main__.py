@@ -76,7 +76,7 @@ def measure(name: str, draw: int, *, methods: tuple[str, ...] = METHODS) -> list
         whole.iloc[rows].reset_index(drop=True) for rows in (order[:count], order[count:cut], order[cut:])
     )
     found = sidelight.compare(
-        public, rows=len(private), target=target, epsilon=EPSILONS, methods=methods, seed=draw
+        public, rows=len(private), target=target, epsilon=EPSILONS, methods=methods, random_state=draw
     )
     cells = []
     for row in found.comparison.rows():

@@ -142,7 +142,7 @@ def fit(given: Job) -> dict[str, Any]:
     on_ray = given["engine"] == "ray"
     model = fit_tables(
         given["table"], public, schema=schema, epsilon=1, method=precision_weighting(steps=given["steps"]),
-        memory="8GB" if given["engine"] == "memory" else "2GB", observer=clock,
+        memory="8GB" if given["engine"] == "memory" else "2GB", observers=[clock],
         engine="ray" if on_ray else "embedded", workers=2 if on_ray else None,
     )  # fmt: skip
     right = np.asarray(model.predict(test)) == test["buys"].to_numpy()

@@ -154,7 +154,7 @@ def test_it_is_repeatable_and_told_of_each_fit() -> None:
     one, two = (
         sidelight.compare(
             table(60), rows=200, target="bought", epsilon=(0.5, 1), methods=("only_private", "only_public"),
-            seed=seed, progress=progress,
+            random_state=seed, progress=progress,
         ).to_dict()
         for seed in (5, 5)
     )  # fmt: skip

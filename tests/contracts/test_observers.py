@@ -154,7 +154,9 @@ def test_tables_are_observed_too() -> None:
     X, y = data()
     frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(label=np.where(y, "yes", "no"))
     observer = Everything()
-    fit_tables(frame[50:], frame[:50], target="label", method=dp_sgd(steps=5), epsilon=1.0, observer=observer)
+    fit_tables(
+        frame[50:], frame[:50], target="label", method=dp_sgd(steps=5), epsilon=1.0, observers=[observer]
+    )
     assert sum(isinstance(line, tuple) and line[0] == 5 for line in observer.heard) == 1
 
 

@@ -392,7 +392,7 @@ def test_a_fit_is_that_in_memory_to_rounding(tmp_path: Path, method: str) -> Non
     models = [
         fit_tables(
             tmp_path / "t.parquet", records(300, 2), target="y", epsilon=1, method=method, random_state=3,
-            memory=memory, observer=Watch(),
+            memory=memory, observers=[Watch()],
         )
         for memory in (None, "2GB")
     ]  # fmt: skip

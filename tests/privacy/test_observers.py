@@ -97,7 +97,7 @@ def test_a_ledger_and_the_statement_say_where_bounds_came_from() -> None:
     diary = Diary()
     model = fit_tables(
         private_frame(), public_frame(), target="sick", epsilon=1.0, method="dp_sgd", ledger=ledger,
-        observer=diary,
+        observers=[diary],
     )  # fmt: skip
     told = model.estimator.privacy_.details["bounds_from"]
     (charge,) = ledger.charges("people")

@@ -100,6 +100,7 @@ def command(**given: Any) -> None:
     where the score of a real fit is expected. Which method is best is more reliable than how good it will be.
     """
     public, out, as_json = given.pop("public"), given.pop("out"), given.pop("as_json")
+    given["random_state"] = given.pop("seed")
     score = given.pop("score")
     for path in (public, given["schema"]):
         if path is not None and not path.exists():

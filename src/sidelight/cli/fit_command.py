@@ -180,7 +180,7 @@ def _run(given: Json) -> None:
     runs = _runs(given["ledger"])
     try:
         with progress:
-            model = fit_tables(**given, random_state=seed, observer=progress)
+            model = fit_tables(**given, random_state=seed, observers=[progress])
             progress.on_stage("writing")
             _save(model, out, overwrite, facts)
     except KeyboardInterrupt:

@@ -28,6 +28,7 @@ from sidelight.comparison.stages import Comparison, Stage, trials
 from sidelight.data.schema import Schema, Task
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.auto import MOST_ROWS, scaled_epsilon
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import PUBLIC_APART
@@ -119,6 +120,7 @@ class Rehearsal:
         return {"majority": self.baseline["value"]} if self.task == "classification" else {}
 
 
+@knows_familiar_words
 def compare(
     public: TableSource,
     *,
@@ -134,7 +136,7 @@ def compare(
     ignore: Sequence[str] = (),
     types: Mapping[str, str] = MappingProxyType({}),
     repeats: int = 1,
-    seed: int = 0,
+    random_state: int = 0,
     progress: Progress | None = None,
 ) -> Rehearsal:
     """Rehearse methods on data synthesised from public rows; spends nothing and reads no private record.
@@ -149,13 +151,14 @@ def compare(
         relation: None takes add-or-remove-one, and replace-one for methods proved for that alone. A method
             that cannot give the relation asked for is left out, with its reason.
         schema, task, ignore, types: what the columns are, as for `fit_tables`.
+        random_state: fixes the rehearsed rows, and the noise of the fits to them.
         repeats: how often all four rounds are made, with other parts.
         progress: is called with (the comparison so far, method, ε, fits done, fits in all).
     """
     _check(rows, epsilon, methods, repeats, relation)
     frame, schema = _public(public, target, schema, task, tuple(ignore), types)
     delta = resolve_delta(delta, rows)
-    plan = _Plan(frame, schema, rows, delta, relation, loss, seed)
+    plan = _Plan(frame, schema, rows, delta, relation, loss, random_state)
     comparison = Comparison(tuple(methods), tuple(float(budget) for budget in epsilon), plan.score)
     total = len(methods) * len(epsilon) * PARTS * repeats
 

@@ -22,6 +22,7 @@ from typing import Literal
 
 from sidelight.arrays import Array, Json, Vector, floats
 from sidelight.errors import InputError, positive, whole
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.part_kinds import Models, Setting
 from sidelight.methods.parts import Cold
@@ -97,6 +98,7 @@ class FederatedServer:
         random_state: for tests and papers, with a warning.
     """
 
+    @knows_familiar_words
     def __init__(
         self,
         start: Sequence[Array],

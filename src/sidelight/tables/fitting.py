@@ -42,6 +42,7 @@ from sidelight.estimators.frame_schemas import labeled_rows, own_model, table_fa
 from sidelight.estimators.linear import PrivateLinear, PublicPart
 from sidelight.estimators.model_folder import PUBLIC, Facts, load, save
 from sidelight.estimators.surroundings import warn_of_surroundings
+from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method
 from sidelight.privacy.contract import Payer, open_payer
@@ -159,6 +160,7 @@ class TableModel:
 # from two tables to a fitted model
 
 
+@knows_familiar_words
 def fit_tables(
     private: TableSource,
     public: TableSource | None = None,
@@ -190,7 +192,7 @@ def fit_tables(
     validation: float | None = None,
     by: str | None = None,
     random_state: int | None = None,
-    observer: Observer | None = None,
+    observers: Sequence[Observer] = (),
     memory: str | int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     engine: Engine = "embedded",
@@ -233,20 +235,20 @@ def fit_tables(
         validation: the share of public rows that is held out to score the model. None: no row, so that all
             of them take part in the fit (with `by`, a fifth).
         by: a column of the public table; the held-out rows are also scored for each of its values.
-        observer: is notified of each stage, of the charge, of releases and of steps.
+        observers: are notified of each stage, of the charge, of releases and of steps.
         memory: what the process may take, as in "2GB". Records that need more are encoded into blocks on
             disk, and methods that read all of them together refuse. None: half of what the machine has free.
         scratch: the folder for that; None takes the system's for temporary files.
         engine: "embedded", or "ray": workers of a cluster of Ray hold the blocks.
         workers, ray_address: of Ray; how many, and of which cluster. None starts one on this machine.
     """
-    observer = check_observers(observer or Observer())[0]
+    observers = check_observers(observers)
     payer = open_payer(ledger, dataset)
     _check_relation(relation, payer)
     if delta is None and payer is not None:
         delta = payer.registered.budget.delta
     chosen = as_method(method)
-    observer.on_stage("reading the tables")
+    _tell(observers, "reading the tables")
     _check_different(private, public)
     private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
@@ -286,7 +288,7 @@ def fit_tables(
     unlabeled = 0 if parts.unlabeled is None else len(parts.unlabeled)
     schema = model.with_products(schema, parts.fit, targets, n=n, unlabeled=unlabeled)
     model.set_params(schema=schema)
-    observer.on_stage("planning")
+    _tell(observers, "planning")
     if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
         raise InputError("Ray workers cannot encode texts or images; use engine='embedded'")
     if placed is not None:
@@ -297,10 +299,15 @@ def fit_tables(
         raise InputError("Ray workers cannot ask your public_model; use engine='embedded'")
     with remembered_texts(schema, public_frame):
         records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
-        part = _train(model, records, parts, targets, assumed, observer)
-        observer.on_stage("scoring on public rows")
+        part = _train(model, records, parts, targets, assumed, observers)
+        _tell(observers, "scoring on public rows")
         data = _data(schema, model, public_frame, parts) | _public_file(public)
         return TableModel(schema, model, scores(model, schema, parts, part, by=by), data)
+
+
+def _tell(observers: tuple[Observer, ...], stage: str) -> None:
+    for observer in observers:
+        observer.on_stage(stage)
 
 
 def _check_different(private: TableSource, public: TableSource | None) -> None:
@@ -462,14 +469,14 @@ def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int |
 
 def _train(
     model: PrivateLinear, records: SchemaRecords, parts: Split, targets: Array | None,
-    assumed: tuple[str, ...], observer: Observer,
+    assumed: tuple[str, ...], observers: tuple[Observer, ...],
 ) -> PublicPart | None:  # fmt: skip
     """As `PrivateLinear.fit` does it, with the target among the columns."""
     part = model.fit_records(
         records,
         records.public_table(parts.fit, targets, parts.unlabeled),
         assumptions=(*warn_of_surroundings(), *assumed),
-        observers=(observer,),
+        observers=observers,
         sample=parts.unlabeled if parts.fit is None else parts.fit,
     )
     columns = list(records.schema.columns)
