@@ -31,7 +31,8 @@ from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd, full_private  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network import network_oracle  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.problems.isolation import record_seed  # noqa: E402
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -15,7 +14,8 @@ from torch import Tensor, nn  # noqa: E402
 from sidelight.errors import AssumptionError  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
 from sidelight.oracles.network import check  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle, _shortened  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
 
 MANY = 40  # records of a pass
 Change = Callable[["Faulty", Tensor], Tensor]
@@ -163,15 +163,20 @@ def test_whole_numbers_are_not_scaled() -> None:
     assert len(list(variations(numbers, far=True))) == 24
 
 
-@pytest.mark.parametrize("rows", [1, 2, 12])
-@pytest.mark.parametrize(("size", "most"), [(288, 64), (160, 20), (40, 1), (288, 288), (100, 99), (20, 0.5)])
-def test_heavy_models_take_shorter_passes_of_whole_blocks(size: int, most: float, rows: int) -> None:
-    found = _shortened(size, most, rows)
-    assert found == size or (found < size and found * rows % 32 == 0)
-    block = 32 // math.gcd(32, rows)
-    assert found < max(most, block) + block or found == size
-    if size <= most:
-        assert found == size
+@pytest.mark.parametrize("each", [1, 2, 3, 8, 12, 33])
+@pytest.mark.parametrize("kept", [10.0, 1e4, 1e6])
+@pytest.mark.parametrize("expected", [0.5, 3.0, 8.0, 33.0, 512.0, 60_000.0])
+def test_passes_have_whole_kernels_of_rows(expected: float, kept: float, each: int) -> None:
+    size = records_a_pass(expected, each=each, kept=kept)
+    rows = size * each
+    assert rows <= 4 * each or (rows % 4 == 0 and (rows <= 32 or rows % 32 == 0))
+    assert rows <= max(4096, 32 * each)
+
+
+def test_heavy_models_take_short_passes_and_light_ones_a_batch_at_once() -> None:
+    sizes = [records_a_pass(512, kept=kept) for kept in (1e3, 1e5, 1e7)]
+    assert sizes[0] >= 512 > 2 * sizes[1] > sizes[2] == 4
+    assert records_a_pass(512, kept=1e4, fixed=1e12) >= 512
 
 
 class Wide(nn.Module):
@@ -187,8 +192,9 @@ class Wide(nn.Module):
 
 
 def test_the_size_of_passes_changes_no_sum() -> None:
-    oracle, some = oracle_of(Wide(), rows=96), batch(50)
+    torch.manual_seed(0)
+    oracle, some = NetworkOracle(Wide(), squared_error, expected=50), batch(50)
     found = private_sum(oracle, some, Flat(0.1))
     sizes = {key[-1] for key in oracle._routes}
-    assert sizes == {32}
+    assert sizes == {8}
     torch.testing.assert_close(found, private_sum(oracle, some, Flat(0.1), micro_batch=10))

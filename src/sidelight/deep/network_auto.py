@@ -34,7 +34,8 @@ from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Ready, take
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
-from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.passes import records_a_pass
 from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Indices
 from sidelight.privacy.noise import Noise
@@ -414,7 +415,7 @@ def _roles(learn: Records, held_out: Records | None, stage: RealPlan) -> tuple[R
 
 def _seconds_a_step(oracle: NetworkOracle, records: Records, batch: float) -> float:
     """What the sum over a private batch of this size takes, measured on public records."""
-    rows = min(len(records), math.ceil(batch), oracle.pass_size)
+    rows = min(len(records), math.ceil(batch), _DIAGNOSED)
     some, found = records.fetch(np.arange(rows)), list[float]()
     for _ in range(2):  # the first time the model is examined
         began = time.process_time()

@@ -58,7 +58,7 @@ from sidelight.methods.task import PUBLIC_APART, Plan
 from sidelight.oracles.network.batches import Batch, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
 from sidelight.oracles.network.flat import read, trainable, write
-from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
+from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
 from sidelight.privacy.events import compose
@@ -238,8 +238,7 @@ class Preparation:
         self.private.prepare(self.public if self.held_out is None else self.held_out)
         self.example = self._example()
         self.oracle = NetworkOracle(
-            self.model, t.loss, example=self.example, draw_seed=self.seeds, pass_size=self._pass_size(),
-            largest_pass=self._pass_size(most=4096),
+            self.model, t.loss, example=self.example, draw_seed=self.seeds, expected=self._expected(),
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
@@ -255,11 +254,10 @@ class Preparation:
         t = self.trainer
         self.oracle.check(rows, micro_batch=t.loading.micro_batch, augmentations=self.copies)
 
-    def _pass_size(self, *, most: int = 512) -> int:
-        """Records that a rank takes through the model at a time."""
+    def _expected(self) -> float:
+        """Records of a batch that a rank takes, on average."""
         ranks = 1 if self.ranks is None else self.ranks.size
-        mine = max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
-        return records_a_pass(mine, most=most, each=1 if self.persons is None else self.trainer.max_rows)
+        return max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
 
     def _fill_in(self, dimension: int) -> None:
         """The number of steps that the method and the user leave open, as `auto` plans it.

@@ -45,7 +45,7 @@ from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, row_count
 from sidelight.oracles.network.flat import per_example, read, trainable
 from sidelight.oracles.network.layers import refresh_norms
-from sidelight.oracles.network.network_oracle import NetworkOracle, records_a_pass
+from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy import accountants
 from sidelight.privacy.accountants import default_delta, resolve_delta
@@ -175,11 +175,10 @@ class PrivateStep:
         self.augmentations = augmentations if unit == "record" else max_rows
         self.micro_batch, self.history_ = micro_batch, list[Json]()
         self._noise = Noise(random_state)
-        self._seeds, each = Seeds(self._noise.seed), 1 if unit == "record" else max_rows
+        self._seeds = Seeds(self._noise.seed)
         self._oracle = NetworkOracle(
             model, per_example(loss), example=example, draw_seed=self._seeds,
-            pass_size=records_a_pass(expected_batch_size or n_private, each=each),
-            largest_pass=records_a_pass(expected_batch_size or n_private, most=4096, each=each),
+            expected=expected_batch_size or n_private,
         )  # fmt: skip
         self._guide = NetworkGuide(
             self._oracle, size=0 if n_public is None else n_public, micro_batch=micro_batch

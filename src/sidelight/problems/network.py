@@ -209,15 +209,14 @@ class NetworkProblem(Problem):
         metric: Metric,
         relation: Relation,
     ) -> SumQuestion:
-        sizes = (self.oracle.pass_size, self.oracle.largest_pass)
         seed = 0 if self.seeds is None else self.seeds()
-        return SumQuestion(indices, seed, sizes, clip, origin, metric, relation, buffers={})
+        return SumQuestion(indices, seed, self.oracle.expected, clip, origin, metric, relation, buffers={})
 
     def own_sum(self, question: SumQuestion, indices: Indices) -> BoundedSum:
         """This process's share of a question to all ranks."""
         if self.ranks is not None and self.seeds is not None:
             self.seeds.begin(question, self.ranks.rank)
-        self.oracle.pass_size, self.oracle.largest_pass = question.pass_sizes
+        self.oracle.expected = question.expected
         try:
             if question.clip is None:
                 return self._ignored(indices, question.relation)

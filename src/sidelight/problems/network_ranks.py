@@ -72,7 +72,7 @@ class SumQuestion(NamedTuple):
 
     indices: Indices | None
     seed: int  # a secret of this question, for the random numbers of models and augmentations
-    pass_sizes: tuple[int, int]  # usual and largest
+    expected: float | None  # records of a rank's share, on average: sizes of passes follow
     clip: Clip | None  # None: not the sum, but how many of these records contribute nothing to it
     origin: Tensor | None
     metric: Metric

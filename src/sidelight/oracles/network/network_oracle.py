@@ -13,6 +13,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -57,12 +58,14 @@ from sidelight.oracles.network.flat import (
     trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.passes import records_a_pass, work_of_a_pass
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
     Capture,
     Watched,
     Wiring,
     gradients_of,
+    unroll,
     watched_modules,
 )
 from sidelight.oracles.network.silence import silent
@@ -78,12 +81,9 @@ from sidelight.oracles.network.written_out import (
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-__all__ = ["NetworkOracle", "records_a_pass"]
+__all__ = ["NetworkOracle"]
 
 _LOG = logging.getLogger("sidelight")
-_MAX_KEPT_IN_LARGE_PASS = 2**23  # numbers that all records of a larger pass than usual may keep
-_MAX_KEPT = 2**25  # and of one of the usual size; 32 times as many on a device other than the processor
-_SHORT = 32  # rows that a pass has in any case: shorter ones take longer for each
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
 
 
@@ -133,9 +133,8 @@ class NetworkOracle:
     Args:
         example: a batch of public rows, of which a few are taken to check the model; without two different
             ones, placeholders are made.
-        pass_size: records in each pass through the model. A public number: passes are filled up to it. Where
-            the model keeps much for each record, passes have fewer, down to 32 rows.
-        largest_pass: the same where the model keeps little for each record, so that memory is no concern.
+        pass_size: records in each pass through the model. A public number: passes are filled up to it.
+        expected: how many records a batch has on average. Passes then have the size that takes least work.
         draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
     """
 
@@ -146,13 +145,13 @@ class NetworkOracle:
         *,
         example: Batch | None = None,
         pass_size: int = 64,
-        largest_pass: int = 0,
+        expected: float | None = None,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
     ) -> None:
         self.model, self.loss = model, as_errors(loss)
-        self.pass_size, self.largest_pass, self.draw_seed = pass_size, max(pass_size, largest_pass), draw_seed
+        self.pass_size, self.expected, self.draw_seed = pass_size, expected, draw_seed
         self._example = example
-        self._kept: dict[tuple[Hashable, ...], float] = {}  # numbers a record, by form
+        self._kept: dict[tuple[Hashable, ...], tuple[float, int]] = {}  # see _kept_for_a_row, by form
         self._fills: dict[tuple[Hashable, ...], Batch] = {}  # rows to fill passes up with, by form
         # With the generation of the state that a route was found under.
         self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
@@ -565,41 +564,40 @@ class NetworkOracle:
         return size
 
     def _usual_size(self, batch: Batch, augmentations: int) -> int:
-        """`largest_pass` where so many records take little memory, and a part of `pass_size` where those take
-        much, counted on rows that are not private."""
-        if self.largest_pass == self.pass_size and self.pass_size * augmentations <= _SHORT:
+        """As asked for, or as takes least work by what the model keeps for rows that are not private."""
+        if self.expected is None:
             return self.pass_size
         form = tuple(_form(batch))
         if form not in self._kept:
             while len(self._kept) >= _MOST_FORMS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[form] = self._kept_for_a_row(batch)
-        each = self._kept[form] * augmentations
-        if each * self.largest_pass <= _MAX_KEPT_IN_LARGE_PASS:
-            return self.largest_pass
-        most = _MAX_KEPT if self._device.type == "cpu" else 32 * _MAX_KEPT
-        return _shortened(self.pass_size, most / each, augmentations) if each < math.inf else self.pass_size
+        kept, operations = self._kept[form]
+        work = work_of_a_pass(self._present.layout.dimension, operations, self._device.type)
+        return records_a_pass(self.expected, each=augmentations, kept=kept, fixed=work)
 
-    def _kept_for_a_row(self, batch: Batch) -> float:
-        """Numbers that a pass keeps for each row until its gradient is taken; infinite where it fails."""
-        counts, rows = list[int](), self._trial_rows(batch)
+    def _kept_for_a_row(self, batch: Batch) -> tuple[float, int]:
+        """Numbers that a pass keeps for each row until its gradient is taken, and in how many tensors; 0
+        where it fails."""
+        kept, rows = list[list[int]](), self._trial_rows(batch)
 
         def keep(x: Tensor) -> Tensor:
-            counts[-1] += x.numel()
+            kept[-1].append(x.numel())
             return x
 
         hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
         with untouched(self.model), settled_norms(self.model), silent(), without_gradients(self.model):
             try:
                 for number in (2, 4):
-                    counts.append(0)
-                    with restored(self._state), torch.enable_grad(), eagerly(), hooks:
+                    kept.append([])
+                    with restored(self._state), torch.enable_grad(), eagerly(), hooks, ExitStack() as stack:
+                        unroll(stack, self.model)  # as a pass takes recurrent layers
                         self._losses(copied(cycled(rows, number)))
             except INTERRUPTS:
                 raise
             except BaseException:  # of rows that are not private; the examination says what is wrong
-                return math.inf
-        return (counts[1] - counts[0]) / 2
+                return 0.0, 0
+        return (sum(kept[1]) - sum(kept[0])) / 2, len(kept[1])
 
     def _passes(self, batch: Batch, size: int, augmentations: int) -> Iterator[tuple[Batch, int]]:
         """Full passes, and how many of their records are from the batch."""
@@ -670,38 +668,6 @@ def _padded(weights: Tensor, rows: int) -> Tensor:
     """The weights of the rows of a pass; those that it is filled up with count for nothing."""
     mine = weights[:rows]
     return torch.cat([mine, mine.new_ones(rows - len(mine))])
-
-
-def records_a_pass(expected: float, *, most: int = 512, each: int = 1) -> int:
-    """How many records (up to `most` rows) go through the model at a time; a batch has so many on average.
-
-    each: rows of a record.
-
-    A batch mostly fits into an even number of passes with little to fill up: its size, if it is drawn, is
-    seldom more than one and a half standard deviations above the average. Inputs and output gradients are
-    held at once, where a plain step frees one for the other; half a large batch takes no more memory.
-
-    Passes of more than 32 records have a multiple of 32: kernels compute the rows left over at the end of a
-    batch in another order, so that a record's last bits would depend on its place, and so on the others.
-    """
-    if each > 1:
-        size = -(-records_a_pass(expected * each, most=most) // each)
-        step = 32 // math.gcd(32, each) if size * each > 32 else 1
-        return -(-size // step) * step
-    whole = expected if expected < 2 else expected + 1.5 * math.sqrt(expected)
-    passes = 1 if whole < 256 else max(2 if most <= 512 else 1, math.ceil(whole / most))
-    size = max(1, math.ceil(whole / passes))
-    return size if size < 32 else -(-size // 32) * 32
-
-
-def _shortened(size: int, most: float, each: int) -> int:
-    """Records in a pass of at most about `most`: as many passes as that takes, of equal size, which is a
-    multiple of 32 rows (see `records_a_pass`); `each`: rows of a record."""
-    if size <= most or size * each <= _SHORT:
-        return size
-    step = _SHORT // math.gcd(_SHORT, each)
-    passes = math.ceil(size / max(most, step))
-    return min(size, math.ceil(size / passes / step) * step)
 
 
 def _form(batch: Batch) -> list[tuple[str, tuple[torch.Size, torch.dtype] | None]]:
