@@ -62,7 +62,6 @@ class Toy:
     paper="nobody, 2026",
     wins="in tests",
     loses="elsewhere",
-    departs=("it has no paper to depart from",),
     variants={"twice": {"factor": 2.0}},
 )
 def toy(*, factor: float = 1.0) -> Toy:

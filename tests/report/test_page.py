@@ -360,21 +360,6 @@ def test_departures_cover_every_method_and_no_other() -> None:
     assert source_of("a recipe of my own") is None
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
-def test_departures_are_those_of_the_docstring(name: str) -> None:
-    told = re.search(r"Departs: (.*?)(?:\n\s*\n|\Z)", METHODS[name].__doc__ or "", re.DOTALL)
-    says_so = told is not None and not told[1].strip().startswith("not at all")
-    inherited = name in ("only_private", "full_private")  # dp_sgd's
-    assert bool(DECLARATIONS[name].departs) == (says_so or inherited)
-    if says_so and told is not None:
-        common = _stems(told[1]) & _stems(" ".join(DECLARATIONS[name].departs))
-        assert len(common) >= 3, "the table and the docstring speak of different things"
-
-
-def _stems(text: str) -> set[str]:
-    return {word[:6] for word in re.findall(r"[a-z]{4,}", text.lower())}
-
-
 def test_gaps_of_the_papers_in_the_docs_are_departures_here() -> None:
     text = (ROOT / "docs/methods.md").read_text()
     table = text[text.index("| paper | gap | here |") :].splitlines()[2:]

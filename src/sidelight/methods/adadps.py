@@ -67,7 +67,6 @@ class SecondMomentsState(MetricState):
     paper="Li et al., ICML 2022",
     wins="badly scaled gradients",
     loses="rotated features: it scales coordinates, and whitening scales directions",
-    departs=("every record is clipped by itself; the reference code clips means of micro-batches",),
     networks=True,
     small={"steps": 6},
 )

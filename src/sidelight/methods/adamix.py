@@ -142,7 +142,6 @@ class QuantileClipState(ClipState):
     paper="Golatkar et al., CVPR 2022",
     wins="gradients of low rank, as in the last layer of a pre-trained network",
     loses="what lies outside the span of a few public gradients is never learned",
-    departs=("the weight of the public gradient is the paper's 0.5 for sums, written for means",),
     networks=True,
     small={"steps": 6, "rank": 2},
     on_network={"rank": 2},

@@ -126,13 +126,6 @@ def released_moment(
     paper="Wang, UAI 2018, Algorithm 2",
     wins="regression in one pass, with nothing to tune: large ε, or many rows for few features",
     loses="small ε: its ridge expects the worst noise, and dp_newton and public_whitening are ahead",
-    departs=(
-        "the noise comes from the exact Gaussian curve of three releases; the paper gives each a third of ε "
-        "and of δ",
-        "the second moment is released as a packed triangle, with less noise off its diagonal",
-        "rows and targets are clipped to bounds that are declared or public; the paper takes them as given",
-        "public records, where there are any, are added to the sums without noise",
-    ),
     losses=("square",),
 )
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,6 @@ _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public reco
 _WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
 _ENOUGH_TO_FOLD, _MOST_FOLDED, _MOST_OF_ALL = 10, 500, 10_000
 _SCALES = tuple(float(scale) for scale in np.exp(np.linspace(-3.0, 3.0, 25)))  # of a model that was given
-_EXACT = "an exact solver replaces stochastic gradient descent; the hinge is huberised with half-width 0.001"
 _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is within 0.00025 of the hinge
 
 
@@ -152,7 +151,6 @@ def _folded(
     paper="a baseline: the model of the public records",
     wins="when n·ε is too small or public rows suffice, so that spending budget gains nothing",
     loses="wherever private records can still teach something",
-    departs=(_EXACT,),
     networks=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +192,6 @@ only_public = OnlyPublic
     paper="a baseline: the model of all records, without protection",
     wins="upper reference, for data that is not secret",
     loses="never for a release: it warns, and no ledger pays for it",
-    departs=(_EXACT,),
     networks=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +245,6 @@ non_private = NonPrivate
     paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
     wins="baseline: the commonest class",
     loses="everywhere else",
-    departs=("private labels are counted with noise; the paper's count has none and is not private",),
     needs="an intercept",
     losses=("hinge", "huber", "logistic", "softmax"),
     variants={

@@ -78,13 +78,6 @@ class Residuals:
     paper="Tang et al., SaTML 2024, Algorithm 1",
     wins="regression without public records: ahead of adassp, whose ridge the rounds undo",
     loses="to auto with public records; to dp_newton(slope_share=0.35) with or without them",
-    departs=(
-        "the matrix, its least eigenvalue and the rounds get shares of μ², composed exactly; 5 rounds, where "
-        "the authors have 100, whose noise adds up",
-        "the second moment is released as a packed triangle, and an eigenvalue that noise made negative is 0",
-        "residuals are clipped together with their rows, to a bound that is declared or public",
-        "public records, where there are any, are added to the sums without noise",
-    ),
     losses=("square",),
     small={"rounds": 3},
 )

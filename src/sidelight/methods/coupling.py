@@ -159,11 +159,6 @@ def _mix(
     paper="Liu, Bu, Wang, Zha & Karypis, 2024",
     wins="many public records, networks, very small ε",
     loses="with a few dozen public rows its public gradient keeps pulling, also where ε would allow more",
-    departs=(
-        "privacy loss distributions replace the paper's accounting by the central limit theorem, "
-        "which is not a bound",
-        "Equation (5) has its factor 1/R",
-    ),
     networks=True,
     small={"steps": 6, "gamma": 0.01},
 )
@@ -239,7 +234,6 @@ class PooledWeight(Weight):
     paper="a baseline of Liu, Bu, Wang, Zha & Karypis, 2024",
     wins="many public records",
     loses="with a few dozen their share of the pool is too small to matter",
-    departs=("private gradients are clipped; unclipped, as the paper lists it, the method is not private",),
     networks=True,
     small={"steps": 6},
 )

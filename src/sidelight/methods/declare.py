@@ -57,7 +57,6 @@ class Declaration:
         make: the function that makes it, whose name is the method's; or its class, with a `name`.
         paper: where it comes from, as a reviewer would look it up.
         wins, loses: when to take it and when not, one line each, from measurements (docs/choosing.md).
-        departs: how it differs from the paper, in a reviewer's words; the same as *Departs* in the docstring.
         ours: a method of this project; `paper` is then a sentence.
         losses: the losses that it can minimise.
         needs: what else it needs besides private records and a budget; public records are not mentioned here.
@@ -72,7 +71,6 @@ class Declaration:
     paper: str
     wins: str
     loses: str
-    departs: tuple[str, ...] = ()
     ours: bool = False
     losses: tuple[str, ...] = EVERY_LOSS
     needs: str = ""
@@ -84,6 +82,13 @@ class Declaration:
     @property
     def name(self) -> str:
         return str(getattr(self.make, "name", self.make.__name__))
+
+    @property
+    def departs(self) -> tuple[str, ...]:
+        """How it differs from the paper: what *Departs* in its docstring says, one by one."""
+        text = _sections(self.make).get("departs", "not at all")
+        sentences = [] if text.startswith("not at all") else re.split(r"; |(?<!Eq)\. (?=[^a-z])", text)
+        return tuple(sentence.removesuffix(".") for sentence in sentences)
 
     @property
     def loss(self) -> str:
@@ -108,7 +113,6 @@ def method(
     paper: str,
     wins: str,
     loses: str,
-    departs: tuple[str, ...] = (),
     ours: bool = False,
     losses: tuple[str, ...] = EVERY_LOSS,
     needs: str = "",
@@ -121,7 +125,7 @@ def method(
 
     def register(make: Callable[P, T]) -> Callable[P, T]:
         declared = Declaration(
-            make, group, paper, wins, loses, departs, ours, losses, needs, networks,
+            make, group, paper, wins, loses, ours, losses, needs, networks,
             small or {}, variants or {}, on_network or {},
         )  # fmt: skip
         _check(declared)
@@ -218,7 +222,11 @@ def needs(declared: Declaration) -> str:
 
 def sections(name: str) -> dict[str, str]:
     """The docstring of a method: `summary`, and those of `guarantee`, `assumes`, `departs` that it has."""
-    text = _docstring(name).split("\n\nArgs:")[0]
+    return _sections(METHODS[name])
+
+
+def _sections(make: Callable[..., object]) -> dict[str, str]:
+    text = (inspect.getdoc(make) or "").split("\n\nArgs:")[0]
     pieces = re.split(r"(?:^|(?<=\. )|(?<=\n))(Guarantee|Assumes|Departs): ", text)
     by_title = {"summary": _joined(pieces[0])}
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
@@ -236,7 +244,7 @@ def _arguments(name: str) -> list[Json]:
             "default": _plain(argument.default),
             "meaning": meanings.get(argument.name, _common(argument.name, argument.default)),
         }
-        for argument in inspect.signature(_maker(name)).parameters.values()
+        for argument in inspect.signature(METHODS[name]).parameters.values()
     ]
 
 
@@ -290,20 +298,12 @@ def _type(annotation: str) -> str:
 
 def _meanings(name: str) -> dict[str, str]:
     """The `Args:` of a docstring, by the name of the argument."""
-    _, _, block = _docstring(name).partition("\n\nArgs:\n")
+    _, _, block = (inspect.getdoc(METHODS[name]) or "").partition("\n\nArgs:\n")
     meanings: dict[str, str] = {}
     for piece in re.split(r"\n(?=    \w)", "\n" + block):
         names, _, meaning = piece.strip().partition(": ")
         meanings.update({argument.strip(): _joined(meaning) for argument in names.split(",") if meaning})
     return meanings
-
-
-def _maker(name: str) -> Callable[..., object]:
-    return METHODS[name]
-
-
-def _docstring(name: str) -> str:
-    return inspect.getdoc(_maker(name)) or ""
 
 
 def _joined(text: str) -> str:

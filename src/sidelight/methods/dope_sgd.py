@@ -82,12 +82,6 @@ def named_start(start: StartName | None, default: Start, *, lam: float = 0.1) ->
     paper="Nasr et al., ICML 2023, Algorithm 2",
     wins="networks, if public gradients resemble the private ones",
     loses="adds little to whitening on linear models",
-    departs=(
-        "the public gradient is added back once, after the noise, times the expected batch size; "
-        "added per example, as in line 9, it would move with the size of the batch and leak it",
-        "in the extended setting public records enter the pool clipped, by their expectation: the same "
-        "mean, without sampling noise",
-    ),
     networks=True,
     small={"steps": 6},
     variants={

@@ -71,12 +71,6 @@ def blend(old: Noisy, fresh: Noisy, *, rho_old: float, rho_new: float) -> Noisy:
     paper="Lee & Kifer, KDD 2018",
     wins="moderate ε, no step size to choose",
     loses="slow (seconds to a minute a fit), and behind whitening in our tables",
-    departs=(
-        "noise has the right sign in the line search; the released code minimises a loss plus that "
-        "noise, which costs up to as many times the claimed ε as there are candidates",
-        "the step applied is the one selected, and gradients are charged once",
-        "repeated gradients are weighted by their precision, and budgets are tested before spending",
-    ),
     small={"splits": 3},
     variants={
         "gumbel": {"splits": 3, "selection": "gumbel"},

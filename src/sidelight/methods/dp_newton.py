@@ -76,12 +76,6 @@ def modified(matrix: Floats, least: float, modification: Modification) -> tuple[
     paper="Ganesh, Haghifam, Steinke & Thakurta, NeurIPS 2023, Algorithm 3",
     wins="no public records and a smooth loss; fast. auto uses it there, with slope_share=0.5",
     loses="with public records, where auto is ahead; a rare class at ε = 0.1 with slope_share below 0.5",
-    departs=(
-        "the matrix of second derivatives itself is released, with noise, and serves all steps for one "
-        "charge; the paper adds noise to every Newton step instead",
-        "the least eigenvalue follows from the noise, which is public; the paper selects it privately",
-        "the curvature is bounded by that of the loss, and the last half of the iterates is averaged",
-    ),
     losses=SMOOTH,
     small={"steps": 4},
     variants={

@@ -26,18 +26,11 @@ from sidelight.privacy.events import Event
 __all__ = ["AdvancedComposition", "dp_sgd", "full_private", "only_private", "sgd_adv", "step_budget"]
 
 
-_DEPARTS = (
-    "sampling follows the relation: Poisson under add-or-remove-one, fixed size under replace-one; batches "
-    "are never shuffled and accounted as Poisson",
-)
-
-
 @method(
     group="gradient method",
     paper="Abadi et al., CCS 2016",
     wins="no public records, or isotropic features; the standard baseline",
     loses="correlated features, where it needs more steps than the noise allows",
-    departs=_DEPARTS,
     networks=True,
     small={"steps": 6},
     variants={
@@ -78,7 +71,6 @@ def dp_sgd(
     paper="Abadi et al., CCS 2016; public records are not used",
     wins="baseline: ignores the public rows",
     loses="as dp_sgd",
-    departs=_DEPARTS,
     networks=True,
     small={"steps": 6},
 )
@@ -86,7 +78,10 @@ def only_private(
     *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
     step_size: float | None = None, momentum: float = 0.0,
 ) -> Recipe:  # fmt: skip
-    """DP-SGD on the private records; public ones are not used at all."""
+    """DP-SGD on the private records; public ones are not used at all.
+
+    Departs: sampling follows the relation, as in dp_sgd.
+    """
     recipe = dp_sgd(
         clip_norm=clip_norm,
         steps=steps,
@@ -102,7 +97,6 @@ def only_private(
     paper="Abadi et al., CCS 2016; public records are treated as private ones",
     wins="baseline: treats the public rows as private",
     loses="as dp_sgd: a few more private rows change little",
-    departs=_DEPARTS,
     needs="public records, or it is dp_sgd",
     networks=True,
     small={"steps": 6},
@@ -111,7 +105,10 @@ def full_private(
     *, clip_norm: float | None = None, steps: int | None = None, expected_batch_size: float | None = None,
     step_size: float | None = None, momentum: float = 0.0,
 ) -> Recipe:  # fmt: skip
-    """DP-SGD on private and public records together, all treated as private."""
+    """DP-SGD on private and public records together, all treated as private.
+
+    Departs: sampling follows the relation, as in dp_sgd.
+    """
     recipe = dp_sgd(
         clip_norm=clip_norm,
         steps=steps,
@@ -168,10 +165,6 @@ class AdvancedComposition(ConstantNoise):
     paper="Bassily, Smith & Thakurta, FOCS 2014, as a baseline",
     wins="baseline from 2014",
     loses="everywhere: advanced composition needs several times the noise",
-    departs=(
-        "the analytic Gaussian replaces √(2 log 1.25/δ)/ε, which is unproved beyond ε = 1",
-        "the number of steps is mε/500",
-    ),
     small={"steps": 6, "expected_batch_size": 22},
 )
 def sgd_adv(

@@ -135,10 +135,6 @@ class _MeanLoss:
     paper="Amid et al., ICML 2022",
     wins="many public records",
     loses="with a few dozen it loses to whitening",
-    departs=(
-        "the cosine schedule is held at 0 beyond its horizon",
-        "a mirror map that is not solved is an error, not a guess",
-    ),
     networks=True,
     small={"steps": 6},
 )

@@ -46,13 +46,6 @@ def sketch_size(*, p: int, rounds: int, delta: float) -> int:
     paper="Lev, Shenfeld, Srinivasan, Ligett & Wilson, ICML 2026",
     wins="regression without public records: ahead of adassp at every ε that was tried",
     loses="to boosted_adassp and dp_newton, whose matrix is released once; to auto with public records",
-    departs=(
-        "the sketch is accounted by its exact privacy loss, a χ² variable, composed with the sums; the paper "
-        "has a Rényi bound and gives each half of ε",
-        "γ does not adapt to a released least eigenvalue, which is right but for a share of δ",
-        "the matrix YᵀY is drawn from its law, without the n × k numbers of S",
-        "public records, where there are any, are added to the sums without noise",
-    ),
     losses=("square",),
     small={"rounds": 2},
 )

@@ -156,10 +156,6 @@ def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, toleran
     paper="Kifer, Smith & Thakurta, COLT 2012; Redberg, Koskela & Wang, NeurIPS 2023",
     wins="two classes without public records, at small ε with slope_share=0.35; also isotropic features",
     loses="small ε with public records at hand",
-    departs=(
-        "the proof of 2012 treats the gradient of a record as independent of the noise; the curve "
-        "used here bounds it for every noise",
-    ),
     losses=ONE_OUTPUT,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -268,11 +264,6 @@ objective_perturbation = PerturbedObjective
     paper="Iyengar et al., S&P 2019; Redberg, Koskela & Wang, NeurIPS 2023, Algorithm 1",
     wins="like objective_perturbation, for solvers that stop early",
     loses="never better than objective_perturbation with an exact solver",
-    departs=(
-        "the output noise is twice the published one: two approximate solutions may lie at opposite ends",
-        "the tolerance is one that the solver reaches whatever the records are; the reference code "
-        "loosens it on failure, which makes the mechanism depend on the data",
-    ),
     losses=ONE_OUTPUT,
 )
 @dataclass(frozen=True, kw_only=True)

@@ -97,10 +97,6 @@ def descend(
     paper="Zhang et al., IJCAI 2017",
     wins="isotropic features, or where accuracy saturates",
     loses="correlated features",
-    departs=(
-        "the noise comes from the exact Gaussian curve instead of √(2 log(2/δ))Δ/ε",
-        "the sensitivity is sharper than the published one",
-    ),
     losses=SMOOTH,
 )
 @dataclass(frozen=True, kw_only=True)

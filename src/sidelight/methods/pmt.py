@@ -53,13 +53,6 @@ def truncation_radius(n: int, p: int) -> float:
     paper="Cao, Bi & Zhang, 2026",
     wins="an earlier relative of public_whitening; as good with few features and ε ≥ 1",
     loses="small ε and many features: rows of length √p make a matrix of sensitivity p",
-    departs=(
-        "the public second moment gets a ridge of 1/m, so that few public rows do, where the paper needs "
-        "more rows than features",
-        "the radius is √p + √(2 log n), the Gaussian one; the paper's constants are not reproduced",
-        "all releases are composed exactly, the second moment is a packed triangle, and its eigenvalues "
-        "are at least what the noise alone may give",
-    ),
     losses=ONE_OUTPUT,
     small={"steps": 2},
 )

@@ -91,11 +91,6 @@ def iterate(
     paper="Feldman et al., FOCS 2018",
     wins="very small ε with public records, which come last and amplify",
     loses="ε of 0.5 and more; no iterate but the last may be seen",
-    departs=(
-        "the noise comes from shifted interpolation (Bok, Su & Altschuler 2024) instead of the Rényi "
-        "bound, and is a quarter less",
-        "private records come in batches",
-    ),
     losses=SMOOTH,
     small={"batch_size": 11},
 )

@@ -268,12 +268,6 @@ class GrowingBudgetState(NoiseState):
     paper="Wang & Zhou, AAAI 2020, Algorithm 1",
     wins="the paper's adaptive budget and clipping, under a filter that makes them valid",
     loses="on linear models it trails public_whitening; with whitening=True and reuse=None it is level",
-    departs=(
-        "the conditions of the amplification theorem are enforced and cap the cost of a step; the "
-        "paper's proof skips them",
-        "a filter, asked before every step, covers the adaptive budget; the paper uses a composition "
-        "theorem for budgets fixed in advance",
-    ),
     networks=True,
     small={"planned_steps": 6},
     variants={

@@ -252,12 +252,6 @@ class _Descent(Flags):
     paper="Chen, Lee & Kifer, AISTATS 2019",
     wins="one noisy output: isotropic features, or where accuracy saturates",
     loses="correlated features",
-    departs=(
-        "batches are balanced and weighted by their sizes, where the paper takes them equal",
-        "the largest sensitivity is used, not that of the last batch",
-        "averages are taken at epochs τ, 2τ, …",
-        "gradients are never normalised; in the released code they are, and the bound does not hold there",
-    ),
     losses=SMOOTH,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -314,10 +308,6 @@ rsgd_ar = RsgdAr
     paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
     wins="baseline for rsgd_ar",
     loses="nearly everywhere",
-    departs=(
-        "the largest sensitivity is used; that the last batch is worst holds only for equal batches "
-        "without averages",
-    ),
     losses=SMOOTH,
 )
 @dataclass(frozen=True, kw_only=True)
