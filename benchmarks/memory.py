@@ -7,7 +7,7 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["bytes_of_tensors", "peak_above_rest", "status"]
+__all__ = ["peak_above_rest", "status"]
 
 
 def peak_above_rest(function: Callable[[], object], *, before: int = 1) -> int:
@@ -23,15 +23,6 @@ def peak_above_rest(function: Callable[[], object], *, before: int = 1) -> int:
     rest = status("VmRSS")
     function()
     return status("VmHWM") - rest
-
-
-def bytes_of_tensors() -> int:
-    """Bytes in all tensors that Python knows now; those of a trace, of other classes, have none."""
-    from torch import Tensor, nn
-
-    gc.collect()
-    found = (x.untyped_storage() for x in gc.get_objects() if type(x) in (Tensor, nn.Parameter))
-    return sum({one.data_ptr(): one.nbytes() for one in found}.values())
 
 
 def status(field: str) -> int:

@@ -1,170 +1,265 @@
-"""Time and memory of one private step, ours and Opacus', against a plain step.
+"""Whole training steps: plain PyTorch, sidelight, and Opacus in each of its modes, in one run.
 
-    python -m benchmarks.step [--quick] [--out docs/benchmarks/step.md] [--models 0 1 ...] [--rounds N]
-                              [--threads N] [--clock wall|cpu] [--methods plain dp_sgd ...]
+    python -m benchmarks.step [--models NAME ...] [--rounds 3] [--tables-only]
 
-Methods take turns, so that a busy machine is unfair to all alike; times are medians. On a machine that others
-use too, `--threads 1 --clock cpu` counts only the time that a step was given. Memory is measured in a process
-of its own for each method: the peak above the model and its data at rest.
+A step samples its batch, takes clipped gradients, adds noise and moves an SGD optimizer with momentum.
+Methods take turns, one thread each; times are processor time, which other work on the machine disturbs least.
+A method that takes more than six plain steps is timed once, after its first step. Memory is measured in a
+process of its own for each method: the peak above the model and its data at rest. What was measured goes to
+docs/benchmarks/step.csv; docs/benchmarks/step.md, and what docs/networks.md quotes, are made of that file.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import csv
+import ctypes
+import math
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.memory import peak_above_rest
 from benchmarks.models import MODELS, Case
 from benchmarks.steps import STEPS, Step
+from sidelight.privacy.noise import Noise
 
-Times = dict[str, float]
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-SLOW = 10  # times a plain step: such methods take part in every third round only
+DATA = Path("docs/benchmarks/step.csv")
+PAGE = Path("docs/benchmarks/step.md")
+OURS = "sidelight, dp_sgd"
+FIELDS = ("model", "method", "first_ms", "min_ms", "median_ms", "rounds", "peak_mb", "refused", "about")
+SLOW = 6.0  # plain steps: methods that take more are timed once
+_MMAP_THRESHOLD = -3  # of mallopt, in malloc.h
+NOISE_GOAL = 5.0  # ms for a million numbers
+Row = dict[str, str]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--quick", action="store_true", help="an eighth of each batch, three rounds")
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file")
-    parser.add_argument("--models", type=int, nargs="*", default=range(len(MODELS)))
-    parser.add_argument("--rounds", type=int)
-    parser.add_argument("--methods", nargs="*", choices=STEPS, default=list(STEPS), metavar="METHOD")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--memory-of", nargs=2, metavar=("MODEL", "METHOD"), help=argparse.SUPPRESS)
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--tables-only", action="store_true", help="make the page from the data, measure nothing"
+    )
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    torch.set_num_threads(options.threads)
-    if options.memory_of:
-        model, method = options.memory_of
-        print(json.dumps(memory(_case(int(model), options.quick), method)))
-        return
-    parts = [heading(options)]
-    for model in options.models:
-        parts.append(section(model, options))
-        print(parts[-1], flush=True)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text("\n".join(parts))
+    torch.set_num_threads(1)
+    if not options.tables_only:
+        rows = noise_rows()
+        for name in options.models:
+            rows += measured(name, options.rounds)
+            _write(rows)
+    PAGE.write_text(page(_read(DATA)))
+    print(quoted(_read(DATA)))
 
 
-def _case(model: int, quick: bool) -> Case:
-    case = MODELS[model]
-    return (
-        replace(case, private=max(2, case.private // 8), public=max(1, case.public // 8)) if quick else case
-    )
-
-
-def build(case: Case, method: str) -> Step:
+def made(case: Case, method: str) -> Step:
     torch.manual_seed(0)
-    private, public = case.draw(case.private), case.draw(case.public)
-    return STEPS[method][0](case, private, public)
+    return STEPS[method](case)
 
 
-def memory(case: Case, method: str) -> int:
-    return peak_above_rest(build(case, method))
-
-
-def times(case: Case, rounds: int, clock: str, methods: Sequence[str] = tuple(STEPS)) -> Times:
-    """Medians, in seconds; a method that refuses the model is left out."""
-    steps, seconds, now = dict[str, Step](), dict[str, list[float]](), CLOCKS[clock]
-    for method in methods:
+def peak_mb(name: str, method: str, before: int) -> float:
+    """The peak of a step above the idle model, in a process of its own."""
+    read, write = os.pipe()
+    if os.fork() == 0:
         try:
-            steps[method] = build(case, method)
-            steps[method]()
-        except (NotImplementedError, ValueError) as error:
-            print(f"{case.name}: {method}: {error}", file=sys.stderr)
-            steps.pop(method, None)
-    for turn in range(rounds):
+            # Every tensor is mapped by itself and unmapped when freed: what is left is what is alive.
+            ctypes.CDLL("libc.so.6").mallopt(_MMAP_THRESHOLD, 65536)
+            os.write(write, str(peak_above_rest(made(MODELS[name], method), before=before)).encode())
+        finally:
+            os._exit(0)
+    os.wait()
+    return int(os.read(read, 100)) / 2**20
+
+
+def measured(name: str, rounds: int) -> list[Row]:
+    """Times of all methods in turns, and the memory of each."""
+    rows, steps = dict[str, Row](), dict[str, Step]()
+    for method in STEPS:
+        rows[method] = {"model": name, "method": method}
+        try:
+            step = made(MODELS[name], method)
+            rows[method]["first_ms"] = f"{_ms(step):.2f}"
+            steps[method] = step
+        except Exception as error:
+            rows[method]["refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
+    for method, taken in turns(steps, rounds).items():
+        times = {"min_ms": min(taken), "median_ms": statistics.median(taken)}
+        rows[method] |= {key: f"{value:.3f}" for key, value in times.items()} | {"rounds": str(len(taken))}
+        rows[method]["peak_mb"] = f"{peak_mb(name, method, before=int(len(taken) > 1)):.1f}"
+        print(*rows[method].values(), sep="  ", flush=True)
+    return list(rows.values())
+
+
+def turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+    """Milliseconds of every timed step. Steps of a few milliseconds are taken ten times in a turn."""
+    plain = min(_ms(steps["plain"]) for _ in range(3))
+    last = {method: _ms(step) for method, step in steps.items()}
+    slow = {method for method, taken in last.items() if taken > SLOW * plain}
+    taken = {method: [last[method]] if method in slow else [] for method in steps}
+    for turn in range(rounds + 1):
         for method, step in steps.items():
-            if turn % 3 and seconds[method][0] > SLOW * seconds["plain"][0]:
-                continue
-            start = now()
-            step()
-            seconds.setdefault(method, []).append(now() - start)
-    return {method: statistics.median(taken) for method, taken in seconds.items()}
+            if method not in slow:
+                found = [_ms(step) for _ in range(1 if plain > 20 else 10)]
+                taken[method] += found if turn else []  # the first turn warms up
+    return taken
 
 
-def memories(model: int, methods: Sequence[str], options: argparse.Namespace) -> Times:
-    found = {}
-    for method in methods:
-        command = [sys.executable, "-m", "benchmarks.step", "--memory-of", str(model), method]
-        command += ["--threads", str(options.threads), *(["--quick"] if options.quick else [])]
-        # Every tensor is mapped by itself and unmapped when freed: what is left is what is alive.
-        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        found[method] = json.loads(done.stdout.splitlines()[-1]) / 2**20
-    return found
+def _ms(step: Callable[[], object]) -> float:
+    start = time.process_time()
+    step()
+    return 1e3 * (time.process_time() - start)
 
 
-def section(model: int, options: argparse.Namespace) -> str:
-    """The table of one model, and how it stands against the goals."""
-    case = _case(model, options.quick)
-    parameters = sum(p.numel() for p in case.build().parameters())
-    taken = times(case, options.rounds or (3 if options.quick else 9), options.clock, options.methods)
-    needed = memories(model, list(taken), options)
-    lines = [f"## {case.name}", ""]
-    lines += [f"{parameters:,} parameters, {case.private} private and {case.public} public records.", ""]
-    lines += ["| step | ms | × plain | peak MB | × plain |", "| --- | ---: | ---: | ---: | ---: |"]
-    for method in taken:
-        base = STEPS[method][1]
-        slower, larger = taken[method] / taken[base], needed[method] / needed[base]
-        cells = (
-            method,
-            f"{1e3 * taken[method]:.1f}",
-            f"{slower:.2f}",
-            f"{needed[method]:.0f}",
-            f"{larger:.2f}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *goals(taken, needed), ""])
-
-
-def goals(taken: Times, needed: Times) -> list[str]:
-    both, ours, dope = taken["plain, with public"], taken["dp_sgd"], taken["dope_sgd"]
-    public = taken["plain, public alone"]
-    checks = [("dope_sgd / plain over the same examples", dope / both, 1.8)]
-    checks.append(("dope_sgd / (dp_sgd + public batch)", dope / (ours + public), 1.3))
-    for peer, method in (("Opacus ghost, DP-SGD", ours), ("Opacus flat, DOPE by hand", dope)):
-        if peer in taken:
-            checks.append((f"ours / {peer}", method / taken[peer], 1.0))
-    checks.append(("memory of dp_sgd / plain", needed["dp_sgd"] / needed["plain"], 1.5))
-    checks.append(("memory of dope_sgd / plain", needed["dope_sgd"] / needed["plain, with public"], 1.5))
+def noise_rows() -> list[Row]:
+    """A million numbers of noise, beside PyTorch's and NumPy's generators, which are not cryptographic."""
+    noise, like, numpy = Noise(), torch.zeros(10**6), np.random.default_rng()
+    sources: dict[str, Callable[[], object]] = {
+        "sidelight, float32": lambda: noise.normal_like(like, std=2.0),
+        "sidelight, float64": lambda: noise.normal(10**6, std=2.0),
+        "torch.randn, float32": lambda: torch.randn(10**6),
+        "NumPy, float32": lambda: numpy.standard_normal(10**6, dtype=np.float32),
+    }
+    taken: dict[str, list[float]] = {name: [] for name in sources}
+    for _ in range(20):
+        for name, draw in sources.items():
+            taken[name].append(_ms(draw))
     return [
-        f"- {'met' if value <= goal else 'MISSED'}: {what} = {value:.2f} (goal {goal})"
-        for what, value, goal in checks
-    ]
+        {"model": "noise", "method": name, "min_ms": f"{min(some):.3f}", "rounds": str(len(some)),
+         "median_ms": f"{statistics.median(some):.3f}", "about": _about()}
+        for name, some in taken.items()
+    ]  # fmt: skip
 
 
-def heading(options: argparse.Namespace) -> str:
-    import opacus
-
+def _about() -> str:
     information = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next(
         (line.split(":")[1].strip() for line in information if "model name" in line), platform.machine()
     )
-    return f"""# One private step
+    busy = f"load average {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores"
+    return f"{cpu}, {busy}, PyTorch {torch.__version__}, Opacus {version('opacus')}"
 
-`python -m benchmarks.step` on {cpu}, {os.cpu_count()} cores, with {options.threads} of them; {options.clock}
-time, medians; PyTorch {torch.__version__}, Opacus {opacus.__version__}.
 
-Only gradients are timed: noise and optimizer cost the same everywhere. Ratios are to a plain step over the
-same examples: private ones for DP-SGD, private and public ones for methods that use both. Memory is the peak
-above the idle model and its data. Opacus' ghost clipping refuses tied weights, so Opacus runs the language
-model with two tables instead of one.
-"""
+# ---------------------------------------------------------------------------------------------------
+# the data, and the page that is made of it
+
+
+def _write(rows: list[Row]) -> None:
+    with DATA.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _read(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def page(rows: list[Row]) -> str:
+    noise = [row for row in rows if row["model"] == "noise"]
+    parts = [_HEADING.format(about=noise[0]["about"]), _summary(rows)]
+    for name in dict.fromkeys(row["model"] for row in rows if row["model"] != "noise"):
+        parts.append(_section(name, {row["method"]: row for row in rows if row["model"] == name}))
+    return "\n\n".join([*parts, _noise_section(noise)]) + "\n"
+
+
+def _number(row: Row, field: str) -> float:
+    return float(row[field]) if row.get(field) else math.nan
+
+
+def _ratio(rows: dict[str, Row], method: str, field: str) -> float:
+    return _number(rows[method], field) / _number(rows["plain"], field)
+
+
+def _best_of_opacus(rows: dict[str, Row], field: str) -> float:
+    found = [_number(row, field) for name, row in rows.items() if name.startswith("Opacus") and row[field]]
+    return min(found, default=math.nan)
+
+
+def _summary(rows: list[Row]) -> str:
+    lines = ["| model | sidelight / plain | goal | sidelight / best mode of Opacus | its memory / plain | "
+             "/ best mode of Opacus |", "| --- | ---: | --- | ---: | ---: | ---: |"]  # fmt: skip
+    for name in dict.fromkeys(row["model"] for row in rows if row["model"] != "noise"):
+        some = {row["method"]: row for row in rows if row["model"] == name}
+        goal, time_ratio = MODELS[name].goal, _ratio(some, OURS, "median_ms")
+        peers = [
+            _number(some[OURS], field) / _best_of_opacus(some, field) for field in ("median_ms", "peak_mb")
+        ]
+        verdict = "none" if goal is None else f"{goal} {'met' if time_ratio <= goal else '**missed**'}"
+        cells = [name, f"{time_ratio:.2f}", verdict, _against(peers[0]),
+                 f"{_ratio(some, OURS, 'peak_mb'):.2f}", _against(peers[1])]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def quoted(rows: list[Row]) -> str:
+    """What other pages say of it."""
+    parts = []
+    for name in dict.fromkeys(row["model"] for row in rows if row["model"] != "noise"):
+        some = {row["method"]: row for row in rows if row["model"] == name}
+        peer = _best_of_opacus(some, "median_ms") / _number(some["plain"], "median_ms")
+        opacus = "not taken" if math.isnan(peer) else f"{peer:.2f}"
+        parts.append(f"{name} {_ratio(some, OURS, 'median_ms'):.2f} ({opacus})")
+    return (
+        "A whole `dp_sgd` step (sampling, clipped sum, noise, optimizer) in plain steps, and the best of "
+        f"Opacus' modes in brackets: {'; '.join(parts)}."
+    )
+
+
+def _against(ratio: float) -> str:
+    """Beside Opacus' best mode, which a step is never to exceed."""
+    if math.isnan(ratio):
+        return "Opacus does not take it"
+    return f"{ratio:.2f}" if ratio <= 1 else f"{ratio:.2f} **missed**"
+
+
+def _section(name: str, rows: dict[str, Row]) -> str:
+    about = f"{MODELS[name].name}; {MODELS[name].batch} records in a batch on average."
+    lines = [f"## {name}", "", about, "",
+             "| step | ms, least | ms, median | × plain | peak MB | × plain | first step, × plain |",
+             "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    for method, row in rows.items():
+        if row["refused"]:
+            lines.append(f"| {method} | refused: {row['refused']} | | | | | |")
+            continue
+        first = _number(row, "first_ms") / _number(rows["plain"], "median_ms")
+        cells = [method, f"{_number(row, 'min_ms'):.1f}", f"{_number(row, 'median_ms'):.1f}",
+                 f"{_ratio(rows, method, 'median_ms'):.2f}", f"{_number(row, 'peak_mb'):.0f}",
+                 f"{_ratio(rows, method, 'peak_mb'):.2f}", f"{first:.1f}"]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _noise_section(rows: list[Row]) -> str:
+    met = "met" if _number(rows[0], "min_ms") <= NOISE_GOAL else "**missed**"
+    lines = ["## A million numbers of noise", "",
+             f"The goal is {NOISE_GOAL:.0f} ms for float32, the type of most networks, from a cryptographic "
+             f"generator: {met}. The other libraries' generators are not cryptographic.", "",
+             "| source | ms, least | ms, median |", "| --- | ---: | ---: |"]  # fmt: skip
+    for row in rows:
+        lines.append(f"| {row['method']} | {_number(row, 'min_ms'):.1f} | {_number(row, 'median_ms'):.1f} |")
+    return "\n".join(lines)
+
+
+_HEADING = """# A whole private step
+
+`python -m benchmarks.step`: {about}.
+
+A step samples its batch, takes the clipped gradients, adds noise and moves SGD with momentum. Methods took turns in
+one process, on one thread; times are processor time. Plain steps have batches of a fixed size, private ones as many
+records as are drawn. Memory is the peak of a step above the idle model and its data. Opacus refuses tied weights and
+`nn.LSTM`: it runs two tables in place of one, and its own DPLSTM. Its noise comes from PyTorch's generator. sidelight
+examines a model at the first step, which is why that takes longer; it looks at it again at the second, fourth, eighth,
+… step, some of which are among the timed ones. Goals are for medians."""  # noqa: E501
 
 
 if __name__ == "__main__":

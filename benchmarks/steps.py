@@ -1,163 +1,107 @@
-"""One training step by each method: what `benchmarks.step` measures."""
+"""Whole training steps of one model by each method: what `benchmarks.step` measures.
+
+A step draws its batch, computes its gradient, adds the noise and moves an optimizer. Each method indexes the
+same tensors with what its own sampler draws: none waits for a data loader.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.models import Batch, Case
-from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.network.network_oracle import NetworkOracle
 
 __all__ = ["STEPS", "Step"]
 
 Step = Callable[[], None]
-CLIP = 1.0
+CLIP, NOISE, EPOCH = 1.0, 1.0, 20  # batches in an epoch, on average
 
 
-def _plain(model: nn.Module, case: Case, batch: Batch) -> Step:
+def _optimizer(model: nn.Module) -> Optimizer:
+    return SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+
+def _taken(data: Batch, indices: Any) -> Batch:
+    return data[0][indices], data[1][indices]
+
+
+def plain(case: Case) -> Step:
+    """PyTorch without privacy: shuffled batches of a fixed size."""
+    model, data = case.build(), case.draw(EPOCH * case.batch)
+    optimizer = _optimizer(model)
+
     def step() -> None:
-        case.loss(model(batch[0]), batch[1]).mean().backward()
-        model.zero_grad(set_to_none=True)  # the optimizer has used them
+        inputs, targets = _taken(data, torch.randperm(len(data[0]))[: case.batch])
+        optimizer.zero_grad()
+        case.loss(model(inputs), targets).mean().backward()
+        optimizer.step()
 
     return step
 
 
-def plain(case: Case, private: Batch, public: Batch) -> Step:
-    """Forward and backward over the private batch."""
-    return _plain(case.build(), case, private)
+def private(case: Case) -> Step:
+    """DP-SGD by `PrivateStep`."""
+    from sidelight import PrivateStep
+
+    model, data = case.build(), case.draw(EPOCH * case.batch)
+    optimizer = _optimizer(model)
+    step = PrivateStep(
+        model, case.loss, method="dp_sgd", noise_multiplier=NOISE, n_private=len(data[0]),
+        expected_batch_size=case.batch,
+    )  # fmt: skip
+
+    def whole() -> None:
+        step(_taken(data, torch.from_numpy(step.sample())))
+        optimizer.step()
+
+    return whole
 
 
-def plain_both(case: Case, private: Batch, public: Batch) -> Step:
-    """Forward and backward over the private and the public batch together."""
-    both = (torch.cat([private[0], public[0]]), torch.cat([private[1], public[1]]))
-    return _plain(case.build(), case, both)
+def opacus(case: Case, mode: str) -> Step:
+    """Opacus' engine in this mode. Models that it does not take are replaced by those that it does."""
+    from opacus import PrivacyEngine
 
-
-def plain_public(case: Case, private: Batch, public: Batch) -> Step:
-    """Forward and backward over the public batch."""
-    return _plain(case.build(), case, public)
-
-
-def _oracle(case: Case) -> NetworkOracle:
-    """Passes of the whole batch, or of half a large one, as for a batch whose size is fixed."""
-    size = case.private if case.private < 256 else -(-case.private // 2)
-    return NetworkOracle(case.build(), case.loss, pass_size=size)
-
-
-def dp_sgd(case: Case, private: Batch, public: Batch) -> Step:
-    """Σ clip(g)."""
-    oracle = _oracle(case)
-    return lambda: _ignore(oracle.clipped_sum(private, clip=Flat(CLIP), relation="add-or-remove-one"))
-
-
-def dope_sgd(case: Case, private: Batch, public: Batch) -> Step:
-    """Σ clip(g − o), with o the gradient of the public batch."""
-    oracle = _oracle(case)
+    model, data = (case.untied or case.build)(), case.draw(EPOCH * case.batch)
+    made = PrivacyEngine().make_private(
+        module=model, optimizer=_optimizer(model), criterion=_Mean(case.loss), noise_multiplier=NOISE,
+        data_loader=DataLoader(TensorDataset(*data), batch_size=case.batch), max_grad_norm=CLIP,
+        grad_sample_mode=mode,
+    )  # fmt: skip
+    private_model: Any = made[0]
+    optimizer, criterion = made[1], made[2] if len(made) == 4 else _Mean(case.loss)
+    draws = made[-1].batch_sampler
 
     def step() -> None:
-        origin = oracle.mean_gradient(public)
-        _ignore(oracle.clipped_sum(private, clip=Flat(CLIP), relation="add-or-remove-one", origin=origin))
+        inputs, targets = _taken(data, torch.tensor(next(iter(draws))))
+        optimizer.zero_grad()
+        criterion(private_model(inputs), targets).backward()
+        optimizer.step()
 
     return step
 
 
-def coupling(case: Case, private: Batch, public: Batch) -> Step:
-    """Σ g/(‖g‖ + γ), and the gradient of the public batch."""
-    oracle = _oracle(case)
+class _Mean(nn.Module):
+    """A loss as Opacus asks for it: the mean, or one number per record where it sets `reduction`."""
 
-    def step() -> None:
-        _ignore(oracle.mean_gradient(public))
-        _ignore(oracle.clipped_sum(private, clip=Automatic(CLIP, 0.01), relation="add-or-remove-one"))
+    def __init__(self, loss: Callable[[Any, Any], Tensor]) -> None:
+        super().__init__()
+        self.reduction, self._loss = "mean", loss
 
-    return step
-
-
-def opacus_ghost(case: Case, private: Batch, public: Batch) -> Step:
-    """Opacus' ghost clipping: two backward passes. It refuses tied weights, so it gets the model without."""
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    model: Any = GradSampleModuleFastGradientClipping(
-        (case.untied or case.build)(), loss_reduction="sum", max_grad_norm=CLIP, use_ghost_clipping=True
-    )
-
-    return two_passes(model, lambda: case.loss(model(private[0]), private[1]))
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        losses = self._loss(outputs, targets)
+        return losses.mean() if self.reduction == "mean" else losses
 
 
-def two_passes(model: Any, losses_of: Callable[[], Tensor]) -> Step:
-    """A step of Opacus' ghost clipping: the norms, and then the sum of losses times factors."""
-
-    def step() -> None:
-        model.enable_hooks()
-        losses = losses_of()
-        losses.sum().backward(retain_graph=True)
-        factors = model.get_clipping_coef()
-        model.disable_hooks()
-        model.zero_grad(set_to_none=True)
-        (factors * losses).sum().backward()
-        model.zero_grad(set_to_none=True)
-
-    return step
-
-
-def _materialised(case: Case, private: Batch) -> tuple[nn.Module, Callable[[list[Tensor] | None], None]]:
-    """Opacus' per-example gradients, moved to an origin, clipped and summed as its optimizer does it."""
-    from opacus.grad_sample import GradSampleModule
-
-    model = GradSampleModule((case.untied or case.build)(), loss_reduction="sum")
-
-    def run(origin: list[Tensor] | None) -> None:
-        case.loss(model(private[0]), private[1]).sum().backward()
-        rows: list[Tensor] = [p.grad_sample for p in model.parameters()]  # type: ignore[attr-defined]
-        for i, row in enumerate(rows):
-            if origin is not None:
-                row.sub_(origin[i])
-        norms = torch.stack([row.flatten(1).norm(dim=1) for row in rows]).norm(dim=0)
-        factors = (CLIP / (norms + 1e-6)).clamp(max=1)
-        for p, row in zip(model.parameters(), rows, strict=True):
-            p.grad = torch.einsum("i,i...->...", factors, row)
-            p.grad_sample = None  # type: ignore[attr-defined]
-        model.zero_grad(set_to_none=True)
-
-    return model, run
-
-
-def opacus_flat(case: Case, private: Batch, public: Batch) -> Step:
-    """Opacus' materialised gradients, clipped."""
-    _, run = _materialised(case, private)
-    return lambda: run(None)
-
-
-def opacus_dope(case: Case, private: Batch, public: Batch) -> Step:
-    """DOPE-SGD written by hand on Opacus' materialised gradients."""
-    model, run = _materialised(case, private)
-
-    def step() -> None:
-        model.disable_hooks()
-        losses = case.loss(model(public[0]), public[1])
-        origin = torch.autograd.grad(losses.mean(), list(model.parameters()))
-        model.enable_hooks()
-        run(list(origin))
-
-    return step
-
-
-def _ignore(_: object) -> None:
-    return None
-
-
-# name → (how to build it, the plain step over the same examples)
-STEPS: dict[str, tuple[Callable[[Case, Batch, Batch], Step], str]] = {
-    "plain": (plain, "plain"),
-    "plain, with public": (plain_both, "plain, with public"),
-    "plain, public alone": (plain_public, "plain, with public"),
-    "dp_sgd": (dp_sgd, "plain"),
-    "dope_sgd": (dope_sgd, "plain, with public"),
-    "coupling": (coupling, "plain, with public"),
-    "Opacus ghost, DP-SGD": (opacus_ghost, "plain"),
-    "Opacus flat, DP-SGD": (opacus_flat, "plain"),
-    "Opacus flat, DOPE by hand": (opacus_dope, "plain, with public"),
+STEPS: dict[str, Callable[[Case], Step]] = {
+    "plain": plain,
+    "sidelight, dp_sgd": private,
+    "Opacus, hooks": partial(opacus, mode="hooks"),
+    "Opacus, functorch": partial(opacus, mode="functorch"),
+    "Opacus, ghost": partial(opacus, mode="ghost"),
 }

@@ -261,7 +261,7 @@ def _lora_bert() -> nn.Module:
 
 
 def _lora_minilm() -> nn.Module:
-    """The shape of MiniLM, six layers of twelve heads, with adapters where `benchmarks.language` has them."""
+    """The shape of MiniLM, six layers of twelve heads, with adapters."""
     shape = {"num_hidden_layers": 6, "num_attention_heads": 12, "hidden_size": 24, "intermediate_size": 48}
     targets = ["query", "value", "intermediate.dense"]
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=targets)
