@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.audit.broken import BROKEN, uncapped
+from tests.private_values import value_of
 
 from sidelight.audit import Linear, replay, replay_neighbours
 from sidelight.audit.subjects import scene
@@ -82,7 +83,7 @@ def test_too_little_noise_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def quiet(total: Any, *, std: float, **options: Any) -> Any:
         noisy = honest(total, std=std, **options)
-        return noisy - 0.3 * (noisy - doors.Released(total._value, token=doors._RELEASE_TOKEN))
+        return noisy - 0.3 * (noisy - doors.Released(value_of(total), token=doors._RELEASE_TOKEN))
 
     monkeypatch.setattr(doors, "release", quiet)
     monkeypatch.setattr(loop_module, "release", quiet)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from tests.contracts.model_state import same_state, state
+from tests.private_values import value_of
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -82,7 +83,7 @@ def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> 
     """The private sum, which only tests may look at, in float64; `seed` gives every random number."""
     seeded(seed)
     oracle.draw_seed = lambda: seed
-    value: Tensor = oracle.clipped_sum(batch, clip=Flat(bound), relation=RELATION)._value
+    value: Tensor = value_of(oracle.clipped_sum(batch, clip=Flat(bound), relation=RELATION))
     return value.detach().double()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.private_values import value_of
 
 from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.audit import replay as promises
@@ -149,7 +150,7 @@ def test_contract_catches_a_comparison_that_decides_by_the_sum(monkeypatch: pyte
     honest = _Judge._means
 
     def unhidden(judge: _Judge, total: BoundedSum) -> tuple[np.ndarray, float]:
-        return np.asarray(total._value) / judge.task.n, honest(judge, total)[1]
+        return np.asarray(value_of(total)) / judge.task.n, honest(judge, total)[1]
 
     monkeypatch.setattr(_Judge, "_means", unhidden)
     with pytest.raises(AssertionError):

@@ -23,6 +23,7 @@ from tests.contracts.network_scenes import (  # noqa: E402
 )
 from tests.deep.networks import blobs, loss, mlp  # noqa: E402
 from tests.oracles.networks import squared_error  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.deep import Loading, Trainer  # noqa: E402
@@ -110,7 +111,7 @@ def with_sum(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 
     def faulty(self: NetworkOracle, batch: Any, **options: Any) -> BoundedSum:
         total = honest_sum(self, batch, **options)
-        value = change(self, batch, options, total._value)
+        value = change(self, batch, options, value_of(total))
         return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
@@ -139,7 +140,7 @@ def test_contract_catches_a_transform_after_clipping(monkeypatch: pytest.MonkeyP
 
     def after(oracle: Any, batch: Any, options: dict[str, Any], _: Tensor) -> Tensor:
         metric = options.pop("metric")
-        return metric.apply(honest_sum(oracle, batch, **options)._value)
+        return metric.apply(value_of(honest_sum(oracle, batch, **options)))
 
     with_sum(monkeypatch, after)
     with pytest.raises(AssertionError, match="sensitivity"):
@@ -151,7 +152,7 @@ def test_contract_catches_a_projection_that_is_not_orthonormal(monkeypatch: pyte
 
     def lengthened(oracle: Any, batch: Any, options: dict[str, Any], _: Tensor) -> Tensor:
         metric = options.pop("metric")
-        return 2 * metric.apply(honest_sum(oracle, batch, **options)._value)
+        return 2 * metric.apply(value_of(honest_sum(oracle, batch, **options)))
 
     with_sum(monkeypatch, lengthened)
     with pytest.raises(AssertionError, match="sensitivity"):
@@ -161,7 +162,7 @@ def test_contract_catches_a_projection_that_is_not_orthonormal(monkeypatch: pyte
 def test_contract_catches_a_replaced_record_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def half(self: NetworkOracle, batch: Any, **options: Any) -> BoundedSum:
         total = honest_sum(self, batch, **options)
-        return BoundedSum(total._value, sensitivity=total.sensitivity / 2, relation=total.relation)
+        return BoundedSum(value_of(total), sensitivity=total.sensitivity / 2, relation=total.relation)
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", half)
     with pytest.raises(AssertionError, match="sensitivity"):
@@ -172,7 +173,7 @@ def test_contract_catches_copies_of_a_record_that_are_clipped_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def separate(oracle: Any, batch: Any, options: dict[str, Any], _: Tensor) -> Tensor:
-        value: Tensor = honest_sum(oracle, batch, **(options | {"augmentations": 1}))._value
+        value: Tensor = value_of(honest_sum(oracle, batch, **(options | {"augmentations": 1})))
         return value
 
     with_sum(monkeypatch, separate)

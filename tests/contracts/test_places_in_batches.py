@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.contracts.sleeping_networks import Net, rows, squares  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -29,7 +30,7 @@ X, Y = rows(40)
 def total(oracle: NetworkOracle, batch: Any) -> Tensor:
     oracle.draw_seed = lambda: 3
     found = oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
-    return found._value.clone()
+    return value_of(found).clone()
 
 
 def checked(model: nn.Module, loss: Any = squares, batch: Any = (X, Y), **more: Any) -> NetworkOracle | None:

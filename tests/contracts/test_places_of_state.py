@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 from tests.contracts import helper_with_state  # noqa: E402
 from tests.contracts.sleeping_networks import Net, rows, squares  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
@@ -33,7 +34,7 @@ PRIVATE = (X + 100, Y + 100)
 
 def total(oracle: NetworkOracle, batch: Any) -> Tensor:
     oracle.draw_seed = lambda: 3
-    return oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")._value.clone()
+    return value_of(oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")).clone()
 
 
 class Keeper(nn.Module):

@@ -26,6 +26,7 @@ from tests.contracts.sleeping_networks import (  # noqa: E402
     rows,
     squares,
 )
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.nn.modules.module import register_module_forward_hook  # noqa: E402
@@ -41,7 +42,7 @@ X, Y = rows(40)
 def total(oracle: NetworkOracle, batch: Any, seed: int = 0, bound: float = 1.0, **more: Any) -> Tensor:
     oracle.draw_seed = lambda: seed
     found = oracle.clipped_sum(batch, clip=Flat(bound), relation="add-or-remove-one", **more)
-    return found._value.clone()
+    return value_of(found).clone()
 
 
 def one_more(value: float, y: float = 1e6) -> Any:
@@ -214,7 +215,7 @@ def test_a_factor_whose_square_underflows_counts_for_what_it_multiplies(
     batch = torch.full((1, steps, 300), 8e17), torch.full((1, steps, 200), 2e-23)
     if steps == 1:
         batch = batch[0][:, 0], batch[1][:, 0]
-    value = oracle.clipped_sum(batch, clip=clip, relation="add-or-remove-one", metric=metric)._value
+    value = value_of(oracle.clipped_sum(batch, clip=clip, relation="add-or-remove-one", metric=metric))
     assert 0 < float(value.double().norm()) <= clip.bound
 
 

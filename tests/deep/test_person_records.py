@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Tape, blobs, gradients, loss, mlp, vector  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset  # noqa: E402
 
@@ -60,7 +61,7 @@ def summed(model: nn.Module, batch: Any, codes: Any = CODES, *, max_rows: int = 
         **options,
     )  # fmt: skip
     assert found.sensitivity == CLIP
-    value: Tensor = found._value
+    value: Tensor = value_of(found)
     return value
 
 
@@ -369,7 +370,7 @@ def test_contract_catches_weights_of_one_a_row_after_clipping(monkeypatch: pytes
         parts = batch[0].split(augmentations), batch[1].split(augmentations), weights.split(augmentations)
         some = zip(*parts, each.tolist(), strict=True)
         sums = [
-            honest(self, (x, y), weights=w, augmentations=augmentations, **options)._value * n
+            value_of(honest(self, (x, y), weights=w, augmentations=augmentations, **options)) * n
             for x, y, w, n in some
         ]
         return network_oracle.BoundedSum(sum(sums), sensitivity=CLIP, relation=ADD_REMOVE)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.deep.networks import Listed, Tape, blobs, loss, mlp, vector  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import ConcatDataset, Subset, TensorDataset  # noqa: E402
 
@@ -533,7 +534,7 @@ def test_contract_catches_an_origin_inside_the_sum(monkeypatch: pytest.MonkeyPat
 
     def faulty(self: Any, batch: Any, *, origin: Any, **options: Any) -> BoundedSum:
         total = honest(self, batch, origin=origin, **options)
-        value = total._value + len(batch[1]) * origin
+        value = value_of(total) + len(batch[1]) * origin
         return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)
@@ -557,7 +558,7 @@ def test_contract_catches_a_divisor_that_is_the_realised_batch(monkeypatch: pyte
 
     def faulty(self: Any, batch: Any, **options: Any) -> BoundedSum:
         total = honest(self, batch, **options)
-        value = total._value * 20 / len(batch[1])
+        value = value_of(total) * 20 / len(batch[1])
         return BoundedSum(value, sensitivity=total.sensitivity, relation=total.relation)
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", faulty)

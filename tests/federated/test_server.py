@@ -21,6 +21,7 @@ from tests.federated.fleet import (
     server_of,
     taped,
 )  # fmt: skip
+from tests.private_values import value_of
 
 from sidelight.audit.tape import vector
 from sidelight.errors import BudgetExceeded, DatasetMismatch, InputError
@@ -163,7 +164,7 @@ def test_contract_catches_an_origin_that_is_added_once_per_user(monkeypatch: pyt
     def per_user(self: Any, given: Any, clients: Any, *, origin: Any = None, **options: Any) -> Any:
         total = honest(self, given, clients, origin=origin, **options)
         present = [client for client, _ in given if client in set(clients)]
-        total._value = total._value + len(present) * (0 if origin is None else origin)
+        total._value = value_of(total) + len(present) * (0 if origin is None else origin)
         return total
 
     assert caught(pull("phone 3"), ODD["absent"]) <= 1 + 1e-9
@@ -177,7 +178,7 @@ def test_contract_catches_a_divisor_that_counts_answers(monkeypatch: pytest.Monk
     def mean(self: Any, given: Any, clients: Any, **options: Any) -> Any:
         total = honest(self, given, clients, **options)
         present = [client for client, _ in given if client in set(clients)]
-        total._value = total._value * len(clients) / max(1, len(present))
+        total._value = value_of(total) * len(clients) / max(1, len(present))
         return total
 
     dp, against = dp_sgd(clip_norm=0.5), CONTENT["opposite"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from tests.private_values import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import BudgetExceeded
@@ -100,7 +101,7 @@ def computed(method: Any, task: Task, monkeypatch: Any, seed: int = 0) -> tuple[
     with monkeypatch.context() as patch:
         patch.setattr(PrivateRows, "compute", noted)
         method.run(task, method.plan(task), account=Account(), noise=Noise(seed))
-    return seen[-1]._value, seen[-1].sensitivity
+    return value_of(seen[-1]), seen[-1].sensitivity
 
 
 def saturated(n: int, flipped: int | None = None) -> Task:

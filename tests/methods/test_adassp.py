@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from tests.contracts import replay
 from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
+from tests.private_values import value_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.data.rows import contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.adassp import adaptive_ridge, adassp, solve
@@ -46,7 +48,7 @@ def test_a_matrix_that_noise_made_indefinite_is_solved() -> None:
 def test_without_noise_it_is_least_squares_with_the_regulariser_of_the_task(scale: float) -> None:
     task = task_of(Square(scale), n=3000, regularization=2.0, n_public=0, epsilon=300.0)
     found = fit(task, replay.SilentNoise(0)).coef[0]
-    X, y = task.rows._contents.X, task.rows._contents.y
+    X, y = contents(task.rows).X, contents(task.rows).y
     gradient = 2 * scale * X.T @ (X @ found - y) / len(y) + 2.0 * found
     np.testing.assert_allclose(gradient, 0, atol=1e-9)
 
@@ -75,7 +77,7 @@ def test_contract_catches_a_ridge_made_of_the_private_eigenvalue(monkeypatch: py
 
     def told(self: MomentOracle, *, relation: Any) -> BoundedSum:
         total = honest(self, relation=relation)
-        seen.append(float(total._value[0]))
+        seen.append(float(value_of(total)[0]))
         return total
 
     monkeypatch.setattr(MomentOracle, "least_eigenvalue", told)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contracts.neighbours import rows_with_score
+from tests.private_values import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import AssumptionError, InputError
@@ -180,7 +181,7 @@ class TestSelection:
 
         def scores(rows, labels):
             task = replace(a_task(), rows=PrivateRows(rows, labels, max_norm=1.0))
-            return correct_predictions(replace(task, relation="replace-one"), models)._value
+            return value_of(correct_predictions(replace(task, relation="replace-one"), models))
 
         base = scores(X, y)
         assert base == pytest.approx(((X @ models.T >= 0) == (y[:, None] > 0)).sum(axis=0))
@@ -216,7 +217,7 @@ def test_rounding_of_a_score_of_0_moves_no_score():
 
     def score(nulls):
         rows = PrivateRows(np.vstack([np.zeros((nulls, len(w))), X]), np.ones(nulls + len(X)), max_norm=1.0)
-        return correct_predictions(replace(a_task(), rows=rows), 1e3 * w[None])._value
+        return value_of(correct_predictions(replace(a_task(), rows=rows), 1e3 * w[None]))
 
     assert max(abs(score(nulls) - score(0)) for nulls in range(1, 6)) < 1e-3
 

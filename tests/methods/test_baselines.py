@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 from tests.methods.convex_tools import AR, RO, Account, accuracy, rows_of, task_of
+from tests.private_values import value_of
 
 from sidelight import PrivateRegressor
 from sidelight.data.rows import PublicRows
@@ -122,7 +123,7 @@ def test_private_majority_stays_within_epsilon(relation):
 
     def odds(y):
         task = task_of(X=rows_of(len(y), 3)[0], y=y, p=3, relation=relation, epsilon=0.8)
-        counts = label_counts(task.rows, np.array([-1, 1]), relation=task.relation)._value
+        counts = value_of(label_counts(task.rows, np.array([-1, 1]), relation=task.relation))
         return counts / _gumbel_scale(task) - np.log(np.exp(counts / _gumbel_scale(task)).sum())
 
     y = np.where(np.arange(9) < 5, 1.0, -1.0)
@@ -145,7 +146,11 @@ def test_null_records_have_no_vote():
     X = X.copy()
     X[10:] = np.nan  # all of class 0: unusable
     task = task_of("softmax", X=X, y=y, p=3)
-    assert label_counts(task.rows, np.arange(3), relation=task.relation)._value.tolist() == [0.0, 10.0, 0.0]
+    assert value_of(label_counts(task.rows, np.arange(3), relation=task.relation)).tolist() == [
+        0.0,
+        10.0,
+        0.0,
+    ]
 
 
 def test_a_constant_needs_an_intercept_and_labels():

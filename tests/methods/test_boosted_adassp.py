@@ -9,6 +9,7 @@ from tests.contracts import replay
 from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.data.rows import contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
 from sidelight.methods.adassp import adassp
@@ -37,7 +38,7 @@ def test_one_round_without_noise_is_adassp() -> None:
 def test_rounds_undo_the_ridge_and_keep_the_regulariser_of_the_task(scale: float) -> None:
     """Without noise every round comes closer to least squares, whatever λ expects of the noise."""
     task = task_of(Square(scale), n=3000, regularization=0.05, n_public=0, epsilon=1.0)
-    X, y = task.rows._contents.X, task.rows._contents.y
+    X, y = contents(task.rows).X, contents(task.rows).y
 
     def left(rounds: int) -> float:
         found = fit(task, replay.SilentNoise(0), rounds=rounds).coef[0]

@@ -11,6 +11,7 @@ from scipy.integrate import quad
 from scipy.stats import chisquare
 from tests.methods.convex_tools import AR, RO, Account, rows_of, task_of
 from tests.privacy.vectors import vector
+from tests.private_values import value_of
 
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError, PrivacyConditionError
@@ -174,7 +175,7 @@ def test_one_record_lowers_every_score_by_at_most_the_bound(loss):
         steps = np.linspace(0, 2, 9)
         bound = float(rng.choice([0.1, 0.7]))  # 0.1 rounds upwards in single precision
         more, less = (line_scores(t, w, d, steps, bound=bound) for t in (task, fewer))
-        moved = more._value - less._value
+        moved = value_of(more) - value_of(less)
         assert more.sensitivity == bound
         assert moved.min() >= -bound * (1 + 1e-12) and moved.max() <= 1e-9
 
@@ -182,7 +183,7 @@ def test_one_record_lowers_every_score_by_at_most_the_bound(loss):
 def test_scores_prefer_the_smaller_loss():
     task = task_of(n=200)
     descent = -np.linspace(2, 1, 4)  # w − η·descent goes to the truth
-    scores = line_scores(task, np.zeros(4), descent, np.array([0.0, 0.2]), bound=1.0)._value
+    scores = value_of(line_scores(task, np.zeros(4), descent, np.array([0.0, 0.2]), bound=1.0))
     assert scores[1] > scores[0]
 
 

@@ -8,6 +8,7 @@ from tests.contracts import replay
 from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
+from sidelight.data.rows import contents
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
 from sidelight.methods.hessian_mixing import hessian_mixing, sketch_size
 from sidelight.oracles.linear.row_sums import MomentOracle
@@ -35,7 +36,7 @@ def test_the_sketch_has_the_size_of_the_paper() -> None:
 def test_sketches_alone_lead_to_least_squares() -> None:
     """The noise of a sketch multiplies: rounds remove what it leaves, and the ridge with it."""
     task = task_of("square", n=3000, n_public=0, epsilon=5.0, regularization=0.02)
-    X, y = task.rows._contents.X, task.rows._contents.y
+    X, y = contents(task.rows).X, contents(task.rows).y
     left = []
     for rounds in (1, 5, 60):
         found = fit(task, QuietSums(1), rounds=rounds).coef[0]

@@ -14,7 +14,7 @@ from tests.methods.convex_tools import Account
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Linear, neighbouring, scene
 from sidelight.data.leaves import ColumnGroup
-from sidelight.data.rows import PersonRows, Persons, PrivateRows, PublicRows
+from sidelight.data.rows import PersonRows, Persons, PrivateRows, PublicRows, contents
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.methods import leaf_boosting
 from sidelight.methods.auto import auto
@@ -216,7 +216,7 @@ def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
         begun = leaf_sums._Subject._begun
 
         def spy(self: Any, rows: Any) -> Any:
-            held.append(self.splits.answers(rows._contents.X, np.arange(len(self.splits))))
+            held.append(self.splits.answers(contents(rows).X, np.arange(len(self.splits))))
             return begun(self, rows)
 
         monkeypatch.setattr(leaf_boosting, "_masses", counted)

@@ -10,6 +10,7 @@ import pytest
 from tests.contracts.neighbours import assert_bounded, largest_move
 from tests.contracts.replay import Nothing
 from tests.methods.convex_tools import task_of
+from tests.private_values import value_of
 
 from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.rows import PrivateRows
@@ -77,7 +78,7 @@ def test_right_predictions_of_both_models_are_counted(classes: int) -> None:
     for k, weights in enumerate((first, second)):
         z = X @ weights.T
         guess = np.where(z[:, 0] > 0, 1, -1) if classes == 2 else z.argmax(axis=1)
-        assert total._value[1 + k] == pytest.approx(0.5 * (guess == y).sum())
+        assert value_of(total)[1 + k] == pytest.approx(0.5 * (guess == y).sum())
     assert total.sensitivity == pytest.approx(np.hypot(1.4, 0.5 * np.sqrt(2)))
 
 

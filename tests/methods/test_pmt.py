@@ -11,7 +11,7 @@ from tests.contracts import replay
 from tests.methods.convex_tools import Account, accuracy, fitter, rows_of, task_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
-from sidelight.data.rows import PrivateRows, PublicRows
+from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
 from sidelight.methods.pmt import pmt, public_root, truncation_radius
@@ -48,7 +48,7 @@ def test_without_noise_it_is_the_minimum_in_the_original_coordinates(loss: str) 
     task = task_of(loss, n=600, regularization=0.05, epsilon=300.0, delta=0.5)
     steps = 1 if loss == "square" else 80
     found = fit(task, replay.SilentNoise(0), steps=steps, radius=5.0).coef[0]
-    rows = task.rows._contents
+    rows = contents(task.rows)
     if loss == "square":
         # one step from 0 is exact where no residual is clipped: targets are inside of their bound
         second = 2 * rows.X.T @ rows.X + 600 * 0.05 * np.eye(4)

@@ -13,7 +13,7 @@ from tests.methods.convex_tools import Account
 from tests.methods.test_auto import a_task
 
 from sidelight.audit.subjects import REPLACE, neighbouring, scene
-from sidelight.data.rows import PublicRows
+from sidelight.data.rows import PublicRows, contents
 from sidelight.errors import PrivacyWarning
 from sidelight.methods import public_guard
 from sidelight.methods.auto import auto
@@ -40,7 +40,7 @@ def fit(method: PublicGuard, task: Task, account: Account | None = None) -> Fitt
 
 def accuracy(fitted: Fitted, task: Task) -> float:
     fresh = a_task(n=4000, p=task.p, n_public=1, loss="logistic", seed=9)
-    return float(np.mean(np.sign(fresh.rows._contents.X @ fitted.coef[0]) == fresh.rows._contents.y))
+    return float(np.mean(np.sign(contents(fresh.rows).X @ fitted.coef[0]) == contents(fresh.rows).y))
 
 
 def test_ratio_is_one_by_chance_and_grows_with_a_shift() -> None:
@@ -112,10 +112,10 @@ def test_neighbours_move_no_sum_by_more_than_it_declares(
 def test_a_choice_by_private_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: what follows the first step depends on the records themselves."""
     first, others = neighbouring(scene("logistic", n_public=20), REPLACE)
-    rows = first.task(REPLACE).rows._contents.X
+    rows = contents(first.task(REPLACE).rows).X
 
     def peeked(loop: object, task: Task) -> bool:
-        return not np.array_equal(task.rows._contents.X, rows)
+        return not np.array_equal(contents(task.rows).X, rows)
 
     monkeypatch.setattr(public_guard, "_far", peeked)
     method = PublicGuard(precision_weighting(steps=6), DpNewton())
@@ -129,7 +129,7 @@ def test_a_choice_by_private_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
 def test_rows_in_blocks_give_the_same_model(wrong: bool) -> None:
     task = a_task(n=3000, n_public=200, loss="logistic", epsilon=4.0)
     task = turned(task) if wrong else task
-    X, y = task.rows._contents.X, task.rows._contents.y
+    X, y = contents(task.rows).X, contents(task.rows).y
     models = []
     for rows in (task.rows, in_blocks(X, y, 700)):
         given = replace(task, rows=rows)

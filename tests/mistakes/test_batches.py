@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.mistakes.tools import entropy, labeled  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.methods.parts import Flat  # noqa: E402
@@ -18,7 +19,7 @@ CLIP = 0.1
 
 
 def _total(oracle: NetworkOracle, batch: Any) -> Tensor:
-    return oracle.clipped_sum(batch, clip=Flat(CLIP), relation="add-or-remove-one")._value.clone()
+    return value_of(oracle.clipped_sum(batch, clip=Flat(CLIP), relation="add-or-remove-one")).clone()
 
 
 def test_a_flattened_gather_with_an_index_out_of_range_reads_no_other_record() -> None:

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from tests.mistakes.registry import Of, entropy  # noqa: E402
 from tests.mistakes.tools import assert_exact, labeled  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.methods.parts import Flat  # noqa: E402
@@ -75,4 +76,4 @@ def test_a_branch_that_weights_take_is_examined_again() -> None:
 
 
 def _total(oracle: NetworkOracle, batch: Any) -> Tensor:
-    return oracle.clipped_sum(batch, clip=Flat(0.1), relation="add-or-remove-one")._value.clone()
+    return value_of(oracle.clipped_sum(batch, clip=Flat(0.1), relation="add-or-remove-one")).clone()

@@ -15,6 +15,7 @@ from tests.mistakes.mistake_list import CAPTURED, COUNTER, ELSEWHERE, MISTAKES, 
 from tests.mistakes.page import PAGE, page  # noqa: E402
 from tests.mistakes.tools import clipped_one_by_one  # noqa: E402
 from tests.mistakes.zoo import CASES, Case  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight.errors import AssumptionError  # noqa: E402
@@ -115,4 +116,4 @@ def _moves_at_most_its_bound(oracle: NetworkOracle, batch: Batch) -> None:
 
 def _total(oracle: NetworkOracle, batch: Batch) -> Tensor:
     found = oracle.clipped_sum(batch, clip=Flat(CLIP), relation="add-or-remove-one")
-    return found._value.clone()
+    return value_of(found).clone()

@@ -21,6 +21,7 @@ import torch  # noqa: E402
 import transformers as tf  # noqa: E402
 from tests.docs.pages import ROOT  # noqa: E402
 from tests.docs.test_examples import run_page, same_environment  # noqa: E402
+from tests.private_values import value_of  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import Dataset, Subset  # noqa: E402
 
@@ -210,7 +211,7 @@ def test_checkpointing_changes_no_number() -> None:
     for model in (gpt2().eval(), _checkpointed().eval()):
         oracle = NetworkOracle(model, next_token_loss, pass_size=12)
         found = oracle.clipped_sum((inputs, batch["labels"]), clip=Flat(0.5), relation="add-or-remove-one")
-        sums.append(found._value)
+        sums.append(value_of(found))
     torch.testing.assert_close(sums[0], sums[1])
 
 
@@ -222,9 +223,9 @@ def test_a_record_more_moves_the_sum_by_the_clip_norm_at_most_whatever_its_lengt
 
     def total(rows: dict[str, Tensor]) -> Tensor:
         inputs = {name: part for name, part in rows.items() if name != "labels"}
-        return oracle.clipped_sum(
-            (inputs, rows["labels"]), clip=Flat(0.5), relation="add-or-remove-one"
-        )._value
+        return value_of(
+            oracle.clipped_sum((inputs, rows["labels"]), clip=Flat(0.5), relation="add-or-remove-one")
+        )
 
     whole = total({name: part[:8] for name, part in batch.items()})
     for labels in (torch.full((1, LENGTH), -100), torch.full((1, LENGTH), 7), batch["labels"][8:]):

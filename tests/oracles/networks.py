@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.private_values import value_of
 from torch import Tensor, nn
 
 from sidelight.clipping import Clip, Diagonal, Projection
@@ -47,7 +48,7 @@ def expected(rows: Tensor, clip: Clip, origin: Tensor | None = None, scale: Tens
 
 def private_sum(oracle: NetworkOracle, batch: Batch, clip: Clip, **options: Any) -> Tensor:
     """The value inside the BoundedSum, which only tests may look at."""
-    value: Tensor = oracle.clipped_sum(batch, clip=clip, relation=RELATION, **options)._value
+    value: Tensor = value_of(oracle.clipped_sum(batch, clip=clip, relation=RELATION, **options))
     return value
 
 

@@ -11,7 +11,7 @@ from tests.blocks import in_blocks
 from tests.contracts.neighbours import assert_bounded, value_of
 
 from sidelight.data.leaves import LeafModel, Splits
-from sidelight.data.rows import PersonRows, Persons, PrivateRows
+from sidelight.data.rows import PersonRows, Persons, PrivateRows, contents
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.oracles.linear import leaf_sums
 from sidelight.oracles.linear.leaf_sums import LeafOracle
@@ -123,7 +123,7 @@ def test_a_record_that_cannot_be_used_changes_nothing(loss: Loss) -> None:
 def test_sums_are_those_worked_out_record_by_record(loss: Loss) -> None:
     given, model = records(loss, 40), grown(loss)
     rows = rows_of(given, loss)
-    X, y = rows._contents.X, rows._contents.y
+    X, y = contents(rows).X, contents(rows).y
     z = X @ coef_of(loss).T + model.scores(X)
     expected = np.zeros((K, 4, loss.outputs))
     bits = SPLITS.answers(X, np.arange(4))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.methods.convex_tools import rows_of
+from tests.private_values import value_of
 
 from sidelight.clipping import Diagonal, Features, Projection, ThinFeatures
 from sidelight.data.rows import PersonRows, Persons, contents, persons_of
@@ -86,7 +87,7 @@ def test_a_sum_is_that_of_gradients_written_out(
         w, clip=Unit(0.2), origin=origin, metric=metric, relation="add-or-remove-one"
     )
     np.testing.assert_allclose(
-        found._value, by_hand(loss, X, y, w, metric, origin, 0.2), rtol=1e-9, atol=1e-12
+        value_of(found), by_hand(loss, X, y, w, metric, origin, 0.2), rtol=1e-9, atol=1e-12
     )
     assert found.sensitivity == 0.2
 
@@ -97,7 +98,7 @@ def test_sampled_persons_bring_all_of_their_rows() -> None:
     w, some = RNG.normal(size=P), np.array([1, 4, 5])
     found = PersonOracle(rows, loss).clipped_sum(w, some, clip=Unit(0.3), relation="add-or-remove-one")
     only = np.where(np.isin(CODES, some), CODES, -1)
-    np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, None, None, 0.3, only), rtol=1e-9)
+    np.testing.assert_allclose(value_of(found), by_hand(loss, X, y, w, None, None, 0.3, only), rtol=1e-9)
 
 
 HOSTILE = [1e308, -1e308, np.inf, np.nan, 0.0, 1.0]
@@ -122,7 +123,7 @@ def test_a_person_with_any_rows_moves_a_sum_by_the_bound_at_most(
         )  # fmt: skip
         oracle = PersonOracle(held, loss)
         both.append(
-            oracle.clipped_sum(w, clip=Unit(0.05), origin=origin, relation="add-or-remove-one")._value
+            value_of(oracle.clipped_sum(w, clip=Unit(0.05), origin=origin, relation="add-or-remove-one"))
         )
     moved = np.linalg.norm(both[1] - both[0])
     assert moved <= 0.05 * (1 + 1e-9)
@@ -139,7 +140,7 @@ def test_rows_that_cannot_be_used_change_nothing_of_their_person() -> None:
     def total(X: Any, y: Any, codes: list[int]) -> Any:
         persons = Persons(np.array(codes, dtype=np.intp), 3)
         rows = PersonRows(X, y, persons=persons, max_norm=1.0, admits=loss.admits)
-        return PersonOracle(rows, loss).clipped_sum(w, clip=Unit(9.0), relation="replace-one")._value
+        return value_of(PersonOracle(rows, loss).clipped_sum(w, clip=Unit(9.0), relation="replace-one"))
 
     broken = X.copy()
     broken[5] = np.nan
@@ -155,7 +156,7 @@ def test_only_the_first_rows_of_a_person_are_used() -> None:
     order = np.array([np.sum(CODES[:i] == CODES[i]) for i in range(ROWS)])
     codes = np.where(order < 2, CODES, -1)
     found = PersonOracle(rows, loss).clipped_sum(w, clip=Unit(9.0), relation="replace-one")
-    np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, None, None, 9.0, codes), rtol=1e-9)
+    np.testing.assert_allclose(value_of(found), by_hand(loss, X, y, w, None, None, 9.0, codes), rtol=1e-9)
 
 
 def test_a_block_of_rows_may_end_within_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +166,7 @@ def test_a_block_of_rows_may_end_within_a_person(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("sidelight.oracles.linear.person_oracle.BLOCK", 31)
     monkeypatch.setattr("sidelight.data.rows.BLOCK", 23)
     found = PersonOracle(rows, loss).clipped_sum(w, clip=Unit(0.2), relation="replace-one")
-    np.testing.assert_allclose(found._value, by_hand(loss, X, y, w, None, None, 0.2), rtol=1e-9)
+    np.testing.assert_allclose(value_of(found), by_hand(loss, X, y, w, None, None, 0.2), rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", [None, "diagonal", "features", "thin", "projection"])
@@ -197,7 +198,7 @@ def test_rows_of_one_person_do_not_decide_about_others_whose_gradients_cancel(
             metric=metric_named(name, 1),
             relation="replace-one",
         )
-        return found._value
+        return value_of(found)
 
     for extra in (2, 3, 5, 8):
         assert np.linalg.norm(total(extra) - total(1)) < 1e-4
@@ -257,7 +258,7 @@ def test_rows_of_nobody_are_ignored() -> None:
     for codes, keep in (([0, 1, -1, -1], slice(None)), ([0, 1], slice(2))):
         persons = Persons(np.array(codes, dtype=np.intp), 2)
         rows = PersonRows(X[keep], y[keep], persons=persons, max_norm=1.0, admits=loss.admits)
-        sums.append(PersonOracle(rows, loss).clipped_sum(w, clip=Unit(1.0), relation="replace-one")._value)
+        sums.append(value_of(PersonOracle(rows, loss).clipped_sum(w, clip=Unit(1.0), relation="replace-one")))
     np.testing.assert_array_equal(*sums)
 
 

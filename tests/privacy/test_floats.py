@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from tests.private_values import value_of
 
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.privacy import accountants, events
@@ -73,11 +74,11 @@ def test_large_whole_numbers_stay_within_their_sensitivity() -> None:
             BoundedSum(np.array([v], dtype=kind), sensitivity=1.0, relation=AR)
             for v in (top - 512, top - 511)
         ]
-        moved = abs(pair[0]._value - pair[1]._value)
+        moved = abs(value_of(pair[0]) - value_of(pair[1]))
         assert moved <= 1.0
     small = BoundedSum(np.array([-(2**53) - 1, 7], dtype=np.int64), sensitivity=1.0, relation=AR)
-    assert small._value.tolist() == [-(2.0**53), 7.0]
-    assert BoundedSum(10**400, sensitivity=1.0, relation=AR)._value == 2.0**53
+    assert value_of(small).tolist() == [-(2.0**53), 7.0]
+    assert value_of(BoundedSum(10**400, sensitivity=1.0, relation=AR)) == 2.0**53
 
 
 REFUSED = {
@@ -141,10 +142,10 @@ def test_large_whole_tensors_stay_within_their_sensitivity() -> None:
     for kind in (torch.int64, torch.uint64):
         top = torch.iinfo(kind).max
         values = np.array([0, 7, 2**53 - 1, 2**53 + 1, top - 512, top - 511], dtype=str(kind)[6:])
-        held = BoundedSum(torch.from_numpy(values), sensitivity=1.0, relation=AR)._value
+        held = value_of(BoundedSum(torch.from_numpy(values), sensitivity=1.0, relation=AR))
         assert held.tolist() == [0, 7, 2.0**53 - 1, 2.0**53, 2.0**53, 2.0**53]
     below = torch.tensor([-(2**53) - 1, -(2**63)])
-    assert BoundedSum(below, sensitivity=1.0, relation=AR)._value.tolist() == [-(2.0**53)] * 2
+    assert value_of(BoundedSum(below, sensitivity=1.0, relation=AR)).tolist() == [-(2.0**53)] * 2
 
 
 def test_half_precision_is_widened_before_the_noise() -> None:
