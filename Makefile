@@ -67,8 +67,9 @@ WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt
 demo: $(VENV)/.core
 	@$(PY) -m sidelight demo
 
+# Files in the order of tests/conftest.py, and not by their number of tests.
 test: $(VENV)/.dev
-	$(ONE_THREAD) $(PY) -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	$(ONE_THREAD) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Apart from `make test`, which it would slow down.
 coverage: $(VENV)/.dev

@@ -121,23 +121,6 @@ def tame(x: Tensor) -> Tensor:
     return x * (1e4 / top) if top > 1e4 else x.clone()
 
 
-def _threaded(x: Tensor) -> Tensor:
-    from concurrent.futures import ThreadPoolExecutor
-
-    def work() -> Tensor:
-        top = x.detach().abs().max()
-        return x * (1e4 / top) if top > 1e4 else x
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
-
-
-def _applied(x: Tensor) -> Tensor:
-    top = [1e4]
-    x.detach().clone().apply_(lambda v: (top.__setitem__(0, max(top[0], abs(v))), v)[1])
-    return x * (1e4 / top[0])
-
-
 def _shifted(x: Tensor) -> Tensor:
     return x + x[(torch.arange(len(x)) + 24) % len(x)]
 
@@ -175,8 +158,6 @@ def _normalised(x: Tensor) -> Tensor:
 ASLEEP: dict[str, Callable[[Tensor], Tensor]] = {
     "renorm": lambda x: torch.renorm(x, 2, 1, 1e5),
     "a custom operator": tame,
-    "another thread": _threaded,
-    "apply_": _applied,
     "shifted by a public index": _shifted,
     "shuffled and back": _shuffled,
     "swap noise": _swapped,
