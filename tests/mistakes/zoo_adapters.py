@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tests.mistakes.pieces import CLASSES, VECTOR, WORDS, head
 from tests.mistakes.registry import (
     Group,
     Of,
     entropy,
     floats,
-    integers,
     scale,
     squares,
     then,
@@ -19,17 +19,6 @@ from tests.mistakes.registry import (
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
-
-CLASSES, VECTOR, IMAGE, WORDS = integers(3), floats(6), floats(3, 8, 8), integers(11, 5)
-
-
-def head(width: int) -> nn.Linear:
-    return nn.Linear(width, 3)
-
-
-def norm(width: int) -> nn.GroupNorm:
-    return nn.GroupNorm(2, width)
-
 
 # ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from tests.mistakes.pieces import CLASSES, TIMES, WORDS, head
 from tests.mistakes.registry import (
     Group,
     Of,
@@ -21,13 +22,6 @@ from tests.mistakes.registry import (
 )  # fmt: skip
 from torch import Tensor, nn
 from torch.nn import functional
-
-CLASSES, TIMES, WORDS = integers(3), floats(5, 4), integers(11, 5)
-
-
-def head(width: int) -> nn.Linear:
-    return nn.Linear(width, 3)
-
 
 # ---------------------------------------------------------------------------------------------------
 

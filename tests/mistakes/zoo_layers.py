@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tests.mistakes.pieces import CLASSES, IMAGE, TIMES, VECTOR, head
 from tests.mistakes.registry import Group, Of, entropy, flags, floats, integers, scale, then, token
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-CLASSES = integers(3)
-VECTOR, LINE, IMAGE, VOLUME, TIMES = (
-    floats(6),
-    floats(2, 8),
-    floats(3, 8, 8),
-    floats(1, 4, 4, 4),
-    floats(5, 4),
-)
-WORDS = integers(11, 6)
-
-
-def head(width: int) -> nn.Linear:
-    return nn.Linear(width, 3)
+LINE, VOLUME, WORDS_6 = floats(2, 8), floats(1, 4, 4, 4), integers(11, 6)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -300,7 +289,7 @@ def _standardized(m: Any, x: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------
 
-embed = Group("embeddings", WORDS, CLASSES, entropy)
+embed = Group("embeddings", WORDS_6, CLASSES, entropy)
 embed("embedding", lambda: then(nn.Embedding(11, 4), lambda x: x.mean(1), head(4)))
 embed(
     "embedding with padding_idx",
@@ -350,7 +339,9 @@ embed(
     ),
 )
 embed(
-    "masked mean of embeddings", lambda: Of(_masked_mean, a=nn.Embedding(11, 4), b=head(4)), (WORDS, flags(6))
+    "masked mean of embeddings",
+    lambda: Of(_masked_mean, a=nn.Embedding(11, 4), b=head(4)),
+    (WORDS_6, flags(6)),
 )
 embed(
     "embedding and numbers",
@@ -360,7 +351,7 @@ embed(
         c=nn.Linear(6, 4),
         b=head(8),
     ),
-    (WORDS, VECTOR),
+    (WORDS_6, VECTOR),
 )
 embed("a table of parameters, w[x]", lambda: Of(lambda m, x: m.b(m.w[x].mean(1)), w=token(11, 4), b=head(4)))
 embed(
