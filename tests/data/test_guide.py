@@ -143,7 +143,7 @@ def test_a_folder_keeps_the_public_models(tmp_path) -> None:
     Xt, _ = bent(100, 3)
     model = PrivateRegressor(epsilon=1.0, random_state=0).fit(X, y, Xp, yp)
     assert model.coef_.shape == (4,)
-    assert [name for name in model.privacy_.details["public_models"] if name.endswith("trees")]
+    assert [name for name in model.privacy_.details["public_models"] if name.endswith("leaves")]
     model.save(tmp_path / "model")
     again = PrivateRegressor.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(Xt), model.predict(Xt))
@@ -158,7 +158,7 @@ def test_two_tables_take_the_same_guide(tmp_path) -> None:
     model.save(tmp_path / "model")
     again = TableModel.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
-    assert "small trees" in model.privacy_.details["public_models"]
+    assert "few splits" in model.privacy_.details["public_models"]
 
 
 def test_too_few_public_rows_and_named_methods_have_no_guide() -> None:

@@ -1,7 +1,7 @@
 """The guide of a fit: models of the public rows, scored and combined in folds of them.
 
-    models       a linear one and boosted trees with small and with large leaves (`public_trees`); of numbers
-                 that are not negative each of the logarithm, too
+    models       a linear one and boosted trees of two shapes (`public_trees`); of numbers that are not
+                 negative each of the logarithm, too
     together     Σ_k v_k·z_k with v ≥ 0, by least squares or log loss of held-out predictions z. A regression
                  learns what this gets wrong
     columns      the trees among them; of classes only if all together beat a linear model in folds: what is
@@ -35,7 +35,7 @@ from sidelight.data.guide import (
     merged,
 )
 from sidelight.losses import get_loss
-from sidelight.methods.public_trees import LARGE_LEAVES, SMALL_LEAVES, TreeShape, boosted
+from sidelight.methods.public_trees import FEW_SPLITS, LARGE_LEAVES, RANDOM, SMALL_LEAVES, TreeShape, boosted
 from sidelight.solvers import ridge_minimum
 
 __all__ = ["CLIPPED", "FEWEST_ROWS", "Guided", "fit_guide", "reach_of", "score_of"]
@@ -50,14 +50,16 @@ _FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each
 _MOST_CELLS = 2_000_000  # rows × features that models are fitted to
 CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _LEAST_PART = 0.05  # of the combined models; what has less is left out
-_BETTER = 0.98  # of a linear model's log loss, for a guide of classes
-_HOPELESS = 1.2  # times a linear model's log loss: trees with large leaves are not tried
+_BETTER = 0.995  # of a linear model's log loss, for a guide of classes
+_HOPELESS = 1.2  # times a linear model's log loss: no further trees are tried
 _STRENGTH = 10.0  # of a logistic regression of standardized columns, over the rows
 _STRENGTHS = np.logspace(-2, 4, 13)  # of a ridge
 _SCALES = np.exp(np.linspace(-2.0, 2.0, 17))
+_LEAST_SPREAD = 0.05  # of a column within [−1, 1]: what hardly varies is not blown up
 _CONSTANT = 10.0  # the column of a constant, so that a ridge hardly shrinks its weight
 _RIDGE, _LOGISTIC, _LOG = "ridge", "logistic", " of the logarithm"
-_SHAPES: dict[str, TreeShape] = {"small trees": SMALL_LEAVES, "large leaves": LARGE_LEAVES}
+_OF_NUMBERS = {"small leaves": SMALL_LEAVES, "large leaves": LARGE_LEAVES}
+_OF_CLASSES = {"few splits": FEW_SPLITS, "random splits": RANDOM}
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,11 +229,11 @@ class _Folds:
 
 def _numbers(folds: _Folds) -> dict[str, _Candidate]:
     """Each model of the target, and of its logarithm."""
-    made = {_RIDGE: folds.line(_ridge)} | {name: folds.trees(shape) for name, shape in _SHAPES.items()}
+    made = {_RIDGE: folds.line(_ridge)} | {name: folds.trees(shape) for name, shape in _OF_NUMBERS.items()}
     if float(np.min(folds.y)) < 0:
         return made
     logs = replace(folds, y=np.log1p(folds.y))
-    of_logs = {_RIDGE: logs.line(_ridge)} | {name: logs.trees(shape) for name, shape in _SHAPES.items()}
+    of_logs = {_RIDGE: logs.line(_ridge)} | {name: logs.trees(shape) for name, shape in _OF_NUMBERS.items()}
     return made | {
         name + _LOG: _Candidate(
             replace(one.model, link="log"), np.expm1(np.minimum(one.held_out, 300.0))  # type: ignore[type-var]
@@ -243,7 +245,7 @@ def _numbers(folds: _Folds) -> dict[str, _Candidate]:
 def _classes(folds: _Folds) -> dict[str, _Candidate]:
     """A linear model, trees, and more of them if the first are not far behind."""
     made = {_LOGISTIC: folds.line(lambda X, y: _logistic(X, y, folds.classes))}
-    for name, shape in _SHAPES.items():
+    for name, shape in _OF_CLASSES.items():
         made[name] = folds.trees(shape)
         line, last = (score_of(made[k].held_out, folds.y, False) for k in (_LOGISTIC, name))
         if last < _HOPELESS * line:
@@ -255,7 +257,7 @@ def _logistic(X: Floats, y: Array, classes: int) -> LinearModel:
     """Of standardized columns, with a constant. A class that a fold lacks gets a small score by the ridge."""
     loss = get_loss("logistic") if classes == 2 else get_loss("softmax", classes=classes)
     center, spread = X.mean(axis=0), X.std(axis=0)
-    spread[spread == 0] = 1.0
+    spread = np.maximum(spread, _LEAST_SPREAD)
     rows = np.hstack([(X - center) / spread, np.full((len(X), 1), _CONSTANT)])
     aims = 2.0 * y - 1 if classes == 2 else y
     found = ridge_minimum(loss, rows, aims, _STRENGTH / len(X), tolerance=1e-5).reshape(loss.outputs, -1)
@@ -266,7 +268,7 @@ def _logistic(X: Floats, y: Array, classes: int) -> LinearModel:
 def _ridge(X: Floats, y: Array) -> LinearModel:
     """Its strength by the errors of leaving out one row."""
     center, spread, middle = X.mean(axis=0), X.std(axis=0), float(y.mean())
-    spread[spread == 0] = 1.0
+    spread = np.maximum(spread, _LEAST_SPREAD)
     left, singular, right = np.linalg.svd((X - center) / spread, full_matrices=False)
     aims, best, coef = left.T @ (y - middle), np.inf, np.zeros(X.shape[1])
     for strength in _STRENGTHS:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats
 from sidelight.data.guide import TreeEnsemble
 
-__all__ = ["LARGE_LEAVES", "SMALL_LEAVES", "BoostedFolds", "TreeShape", "boosted"]
+__all__ = ["FEW_SPLITS", "LARGE_LEAVES", "RANDOM", "SMALL_LEAVES", "BoostedFolds", "TreeShape", "boosted"]
 
 Aim = Literal["number", "class"]
 _CUTS, _MOST_CANDIDATES = 24, 4_096
@@ -53,6 +53,8 @@ class TreeShape:
 
 SMALL_LEAVES = TreeShape(depth=4, leaf=5, splits=100, share=0.7, rate=0.08, ridge=1.0)
 LARGE_LEAVES = TreeShape(depth=5, leaf=20, splits=300, share=1.0, rate=0.1, ridge=1e-3)
+FEW_SPLITS = TreeShape(depth=3, leaf=5, splits=40, share=0.7, rate=0.08, ridge=1.0)
+RANDOM = TreeShape(depth=5, leaf=3, splits=20, share=0.6, rate=0.08, ridge=3.0)
 
 
 @dataclass(frozen=True, eq=False)
