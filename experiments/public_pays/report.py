@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from experiments import figures
@@ -55,7 +56,8 @@ class Results:
 def page(lines: Lines) -> str:
     results = Results(lines)
     parts = ["# Does public data pay?", (HERE / "page.md").read_text().strip(), "## Summary"]
-    parts += [_summary(results), "## Half of the gap to boosting", _gap(results)]
+    parts += [_summary(results), "## Does more budget help?", _rising(results)]
+    parts += ["## Half of the gap to boosting", _gap(results)]
     for title, names in (("Developed on", DEVELOPED), ("Held back", SCORED_ONCE)):
         parts += [
             f"## {title}: {name} ({NAMES[score_of(name)]})\n\n{_table(results, name)}"
@@ -102,6 +104,26 @@ def _summary(results: Results) -> str:
     header = ["tables", "not behind", "cells"]
     text = "Cells (a table and an ε) in which the default is not behind by more than the standard error:"
     return "\n\n".join([text, figures.markdown(header, rows), "\n".join(details)]).strip()
+
+
+def _rising(results: Results) -> str:
+    """Steps from one ε to the next at which the default loses more than the error."""
+    steps, lost = 0, []
+    for name in results.datasets:
+        for low, high in pairwise(results.epsilons):
+            before, after = results.cell(name, OURS, low), results.cell(name, OURS, high)
+            common = sorted(set(before) & set(after))
+            if not common:
+                continue
+            fall, error = mean_and_error(before[k] - after[k] for k in common)[:2]
+            steps += 1
+            if fall > (0.0 if math.isnan(error) else error):
+                lost.append(f"{name} from ε = {low:g} to {high:g} (by {fall:.4f} ± {error:.4f})")
+    where = f": {'; '.join(lost)}" if lost else ""
+    return (
+        f"From one ε to the next the default loses more than the standard error in {len(lost)} of {steps} "
+        f"steps{where}."
+    )
 
 
 def _gap(results: Results) -> str:

@@ -44,6 +44,14 @@ def test_a_cell_is_lost_only_beyond_the_error() -> None:
     assert "boosting" in lost
 
 
+def test_a_step_down_counts_only_beyond_the_error() -> None:
+    noisy = [line("sidelight", k, 0.7 - 0.02 * (k - 1), 3.0) for k in range(3)]
+    lower = [line("sidelight", k, 0.6, 9.0) for k in range(3)]
+    first = [line("sidelight", k, 0.7) for k in range(3)]
+    assert "in 0 of 1 steps" in report._rising(report.Results(first + noisy))
+    assert "in 1 of 2 steps: bike from ε = 3 to 9" in report._rising(report.Results(first + noisy + lower))
+
+
 def test_the_page_is_made_of_the_committed_runs() -> None:
     page = (ROOT / "docs/reproductions/public_pays.md").read_text()
     assert page == report.page(read(experiment.HERE / "runs.csv")), (

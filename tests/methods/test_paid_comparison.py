@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from tests.contracts.neighbours import assert_bounded, largest_move
 from tests.contracts.replay import Nothing
 from tests.methods.convex_tools import task_of
@@ -20,7 +22,7 @@ from sidelight.methods import paid_comparison
 from sidelight.methods.baselines import Majority
 from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.oracles.linear import loss_sums
-from sidelight.privacy import events
+from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 
 RELATIONS = ("add-or-remove-one", "replace-one")
@@ -244,3 +246,12 @@ def test_the_method_inside_runs_with_the_budget_that_it_was_planned_with() -> No
     ((epsilon, planned),) = asked
     assert epsilon < 1.0
     assert planned == events.elementary(events.ApproximateDp(epsilon, 0.0))
+
+
+def test_the_page_states_by_how_much_privacy_lets_a_loss_be_flattered() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    moved = [2 * norm.cdf(conversions.gdp_mu(epsilon, 1e-6) / 2) - 1 for epsilon in (0.1, 0.5, 1.0, 3.0)]
+    points = [f"{100 * one:.1f}" for one in moved]
+    assert f"| {points[0]} points | {' | '.join(points[1:])} |" in page
+    losses = [f"{(2 + np.log(2)) * one:.2f}" for one in moved]
+    assert f"(b = {2 + np.log(2):.2f}) | {' | '.join(losses)} |" in page

@@ -13,9 +13,10 @@ b is the largest loss that counts, a public number. ŵ is the model of the publi
 coordinates; of a regression around a guide it is the guide itself (ŵ = 0).
 
 w was trained on the records that judge it. Differential privacy bounds how much that flatters it: for a loss
-in [0, b], the mean over training records and that over new ones differ in expectation by at most
-b(e^ε − 1 + δ) (privacy is stability under the exchange of one record; Bassily et al., arXiv:1511.02513v1). So
-no record has to be set apart. The bound is loose at large ε, where there are many records for each parameter.
+in [0, b] and a w that is μ-GDP under replace-one, the means over training records and over new ones differ in
+expectation by at most b(2Φ(μ/2) − 1), the total variation by which one record moves w (stability under the
+exchange of one record; Bassily et al., arXiv:1511.02513v1). So no record has to be set apart. The bound is
+loose at large ε, where there are many records for each parameter.
 """
 
 from __future__ import annotations
