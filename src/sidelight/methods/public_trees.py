@@ -201,10 +201,13 @@ class _Growth:
     ) -> tuple[Array, Array]:
         """(sets, nodes, weights, candidates) below each candidate, and (sets, nodes, weights, 1) of all."""
         sets, rows, kinds = weights.shape
-        apart = np.zeros((sets, kinds, nodes, rows), dtype=np.float32)
-        apart[self._sets[..., None], np.arange(kinds), node[..., None], self._rows[:, None]] = weights
+        apart = np.zeros((sets, kinds, nodes * rows), dtype=np.float32)
+        where = self._rows + rows * node
+        for k in range(kinds):
+            apart[self._sets, k, where] = weights[:, :, k]
         below = (apart.reshape(-1, rows) @ asked).reshape(sets, kinds, nodes, -1)
-        return below.swapaxes(1, 2), apart.sum(axis=3, keepdims=True).swapaxes(1, 2)
+        total = apart.reshape(sets, kinds, nodes, rows).sum(axis=3, keepdims=True)
+        return below.swapaxes(1, 2), total.swapaxes(1, 2)
 
     def model(self, number: int) -> TreeEnsemble:
         """The trees of one set of rows."""
@@ -258,14 +261,16 @@ def _children(left: Array, parent: Array) -> Array:
     return np.stack([left, parent - left], axis=2).reshape(sets, 2 * nodes, *left.shape[2:])
 
 
+def _worth(sums: Array, ridge: float) -> Array:
+    """Σ slope² / (rows + ridge), by which a leaf lowers the loss."""
+    slopes = sums[:, :, 0] ** 2 if sums.shape[2] == 2 else np.square(sums[:, :, :-1]).sum(axis=2)
+    return np.asarray(slopes / np.maximum(sums[:, :, -1] + ridge, 1e-6))
+
+
 def _best(left: Array, total: Array, *, leaf: int, ridge: float) -> tuple[Array, Floats]:
     """The candidate that gains most in each node, and what it gains; at most 0 if none is allowed."""
     right = total - left
-    gain = sum(
-        (part[:, :, :-1] ** 2).sum(axis=2) / np.maximum(part[:, :, -1] + ridge, 1e-6)
-        for part in (left, right)
-    )
-    gain = gain - (total[:, :, :-1] ** 2).sum(axis=2) / np.maximum(total[:, :, -1] + ridge, 1e-6)
+    gain = _worth(left, ridge) + _worth(right, ridge) - _worth(total, ridge)
     gain[(left[:, :, -1] < leaf) | (right[:, :, -1] < leaf)] = -1.0
     pick = gain.argmax(axis=2)
     return pick, np.take_along_axis(gain, pick[..., None], axis=2)[..., 0]
