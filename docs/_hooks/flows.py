@@ -41,7 +41,7 @@ _LEAVES = (
     "arrays", "augment", "clipping", "errors", "familiar_words", "files", "losses", "numbers", "scoring",
     "solvers",
 )  # fmt: skip
-_FACES = ("model_folder", "observers", "report")
+_FACES = ("estimators", "observers", "report")
 _WIDTH, _LETTER, _LINE = 960, 7.0, 26
 
 
@@ -137,7 +137,7 @@ FLOWS = {"tables": two_tables, "trainer": trainer}
 
 def _band(name: str) -> str:
     room = name.split("/")[0].removesuffix(".py")
-    if room.startswith("estimator") or room in _FACES:
+    if room in _FACES:
         return "faces"
     return "leaves" if room in _LEAVES else room
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sidelight.arrays import Json
-    from sidelight.data.schema import Schema, Task
+    from sidelight.data.schema import Schema, TaskName
     from sidelight.observers import FitProgress
     from sidelight.privacy.statement import PrivacyStatement
     from sidelight.tables import TableModel
@@ -385,7 +385,7 @@ def schema(
     public: Path,
     target: str,
     out: Path | None,
-    task: Task | None,
+    task: TaskName | None,
     ignore: tuple[str, ...],
     types: dict[str, str],
     text: tuple[str, ...],

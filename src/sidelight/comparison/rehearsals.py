@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Json
 from sidelight.comparison.stages import Comparison, Stage, trials
-from sidelight.data.schema import Schema, Task
+from sidelight.data.schema import Schema, TaskName
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.familiar_words import knows_familiar_words
@@ -72,7 +72,7 @@ class Rehearsal:
     delta: float
     relation: Relation | None
     target: str
-    task: Task
+    task: TaskName
     notes: tuple[str, ...] = field(default=())
     baseline: Json = field(default_factory=dict)  # what a model without features has on the public rows
 
@@ -132,7 +132,7 @@ def compare(
     relation: Relation | None = None,
     loss: str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
-    task: Task | None = None,
+    task: TaskName | None = None,
     ignore: Sequence[str] = (),
     types: Mapping[str, str] = MappingProxyType({}),
     repeats: int = 1,
@@ -198,7 +198,7 @@ def _public(
     source: TableSource,
     target: str | None,
     schema: Schema | str | os.PathLike[str] | None,
-    task: Task | None,
+    task: TaskName | None,
     ignore: tuple[str, ...] = (),
     types: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[pd.DataFrame, Schema]:

@@ -74,7 +74,7 @@ from sidelight.data.schema import (
     Part,
     Schema,
     TargetColumn,
-    Task,
+    TaskName,
     encoded_column,
     first_digits,
     months,
@@ -100,7 +100,7 @@ def learn(
     public: Frame,
     target: str,
     *,
-    task: Task | None = None,
+    task: TaskName | None = None,
     ignore: tuple[str, ...] = (),
     types: Mapping[str, str] | None = None,
     classes: Sequence[str | float] | None = None,
@@ -131,7 +131,7 @@ def learn(
 
 def _declared_target(
     name: str,
-    task: Task | None,
+    task: TaskName | None,
     classes: Sequence[str | float] | None,
     bounds: tuple[float, float] | None,
 ) -> TargetColumn | None:
@@ -215,7 +215,7 @@ def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
     }
 
 
-def _target(values: pd.Series, name: str, task: Task | None) -> TargetColumn:
+def _target(values: pd.Series, name: str, task: TaskName | None) -> TargetColumn:
     """Of the rows that have one."""
     values = values[np.array([text is not None for text in as_text(values)], dtype=bool)]
     if not len(values):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json, Mask
-from sidelight.data.schema import Column, Schema, Task
+from sidelight.data.schema import Column, Schema, TaskName
 from sidelight.data.targets import LabelReader
 from sidelight.data.values import (
     ColumnData,
@@ -130,7 +130,7 @@ class OwnModel:
     """
 
     estimator: Estimator
-    task: Task
+    task: TaskName
     columns: tuple[RawColumn, ...] | None = None
     names: tuple[str, ...] = ()
     alone: bool = False
@@ -364,7 +364,7 @@ def _take(given: Given, rows: slice | NDArray[np.intp] | list[int]) -> Given:
     return found
 
 
-def _kind(estimator: Estimator) -> Task | None:
+def _kind(estimator: Estimator) -> TaskName | None:
     """What scikit-learn says that it is for; None for what is not scikit-learn's."""
     from sklearn.base import is_classifier, is_regressor
 

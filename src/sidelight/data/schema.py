@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 Kind = Literal["number", "boolean", "category", "code", "date", "text", "image", "ignore"]
-Task = Literal["classification", "regression"]
+TaskName = Literal["classification", "regression"]
 Part = Literal["position", "year", "month", "weekday", "hour"]
 Limits = tuple[float, float] | None
 # Columns that are texts; with an encoder of its own for each, or its name.
@@ -60,7 +60,7 @@ TextColumns = str | Sequence[str] | Mapping[str, str | Encoder | None]
 T = TypeVar("T", bound=str)
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "text", "image", "ignore")
 ENCODED: tuple[Literal["text", "image"], ...] = ("text", "image")  # through a public encoder
-TASKS: tuple[Task, ...] = ("classification", "regression")
+TASKS: tuple[TaskName, ...] = ("classification", "regression")
 PARTS: tuple[Part, ...] = ("position", "year", "month", "weekday", "hour")
 MOST_DIGITS = 15  # of a code: a float holds them exactly
 MOST_YEARS = 10  # of which each may have a column of its own
@@ -160,7 +160,7 @@ class TargetColumn:
     """What is predicted: one of `classes`, or a number within `bounds`."""
 
     name: str
-    task: Task
+    task: TaskName
     classes: tuple[str | float, ...] = ()
     bounds: tuple[float, float] | None = None
 
@@ -223,7 +223,7 @@ class Schema:
         public: Frame,
         target: str,
         *,
-        task: Task | None = None,
+        task: TaskName | None = None,
         ignore: tuple[str, ...] | list[str] = (),
         types: Mapping[str, str] | None = None,
         classes: Sequence[str | float] | None = None,

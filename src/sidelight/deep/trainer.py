@@ -82,8 +82,8 @@ Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor] | Mapping[str, Tensor]
 History = list[Json]
 
 
-class Job(NamedTuple):
-    """What a fit is to do."""
+class TrainingData(NamedTuple):
+    """A method and the data that it is run on, checked as far as settings and types tell."""
 
     method: Method
     private: Dataset[object]
@@ -288,7 +288,9 @@ class Trainer:
         ranks.share_state(self.model)
         return self
 
-    def _job(self, private: Data, public: Data | None, persons: object, identity: Identity | None) -> Job:
+    def _job(
+        self, private: Data, public: Data | None, persons: object, identity: Identity | None
+    ) -> TrainingData:
         """What is to be done, checked as far as settings and types tell."""
         check_trainer(self)
         records = as_dataset(private)
@@ -308,13 +310,13 @@ class Trainer:
             )
         self._private = records
         whose = persons if isinstance(persons, Persons) else given_persons(records, self.unit, persons)
-        return Job(method, records, guide, whose, identity)
+        return TrainingData(method, records, guide, whose, identity)
 
-    def _begin(self, job: Job, payer: Payer | None, ranks: Ranks | None) -> Fit:
+    def _begin(self, job: TrainingData, payer: Payer | None, ranks: Ranks | None) -> Fit:
         recipe = job.method if isinstance(job.method, Recipe) else None
         return Fit(self, recipe, job.private, job.public, payer, job.persons, ranks)
 
-    def _run(self, job: Job, ranks: Ranks | None, *, resume: bool) -> Result:
+    def _run(self, job: TrainingData, ranks: Ranks | None, *, resume: bool) -> Result:
         """Charge and train, on this process or led by it."""
         payer = open_payer(self.ledger, self.dataset)
         if payer is not None:
@@ -339,7 +341,7 @@ class Trainer:
         self._ensemble = None if found.several is None else Ensemble(self.model, found.several)
         return found
 
-    def _terms(self, job: Job, *, resume: bool) -> dict[str, str]:
+    def _terms(self, job: TrainingData, *, resume: bool) -> dict[str, str]:
         """What every rank must have alike: settings, code, and the data as far as it is seen."""
         plain = ("epsilon", "delta", "relation", "expected_batch_size", "steps", "epochs", "augmentations",
                  "public_batch_size", "max_rows", "random_state", "dataset", "health_check")  # fmt: skip

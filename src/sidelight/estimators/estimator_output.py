@@ -17,8 +17,7 @@ from sidelight.arrays import Array, Floats, Json, TableLike
 from sidelight.data.coordinates import Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.leaves import LeafModel
-from sidelight.data.schema import Column, Schema
-from sidelight.data.schema import Task as TaskName
+from sidelight.data.schema import Column, Schema, TaskName
 from sidelight.data.targets import Target
 from sidelight.errors import InputError
 from sidelight.estimators.frame_schemas import table_facts, target_column, target_name

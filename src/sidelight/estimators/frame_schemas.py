@@ -16,7 +16,7 @@ from sidelight.data.frames import as_pandas, check_storage, is_frame, is_mixed, 
 from sidelight.data.infer_schema import LEARNED, learn_columns
 from sidelight.data.own_model import OwnModel, own_columns, probe_rows
 from sidelight.data.private_tables import PrivateTable, open_private
-from sidelight.data.schema import ENCODED, Schema, TargetColumn, Task
+from sidelight.data.schema import ENCODED, Schema, TargetColumn, TaskName
 from sidelight.data.targets import Classes, RealTarget, Target
 from sidelight.data.values import is_missing
 from sidelight.errors import InputError
@@ -38,7 +38,7 @@ PASS_A_SCHEMA = (
 )
 
 
-def read_schema(given: Schema | str | os.PathLike[str] | None, task: Task) -> Schema | None:
+def read_schema(given: Schema | str | os.PathLike[str] | None, task: TaskName) -> Schema | None:
     """A schema, or that of a file, for an estimator of this task."""
     schema = given if given is None or isinstance(given, Schema) else Schema.read(given)
     if schema is not None and schema.target.task != task:

@@ -32,7 +32,7 @@ from sidelight.data.private_tables import (
     share_a_file,
 )
 from sidelight.data.rows import Persons
-from sidelight.data.schema import ENCODED, Column, Schema, Task, TextColumns, text_types
+from sidelight.data.schema import ENCODED, Column, Schema, TaskName, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_text, as_truth, pandas
 from sidelight.errors import InputError, PrivacyWarning, RelationError
@@ -181,7 +181,7 @@ def fit_tables(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     dataset: str | None = None,
     schema: Schema | str | os.PathLike[str] | None = None,
-    task: Task | None = None,
+    task: TaskName | None = None,
     ignore: Sequence[str] = (),
     types: Mapping[str, str] | None = None,
     text: TextColumns | None = None,
@@ -338,7 +338,7 @@ def _schema(
     given: Schema | str | os.PathLike[str] | None,
     public: pd.DataFrame | None,
     target: str | None,
-    task: Task | None,
+    task: TaskName | None,
     ignore: tuple[str, ...],
     types: Mapping[str, str] = MappingProxyType({}),
     *,
