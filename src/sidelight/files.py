@@ -85,11 +85,13 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, secret: bool = Fal
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a whole text file.
+    """Write a whole text file."""
+    write_bytes(path, as_bytes(text))
 
-    A lone surrogate, as in a badly decoded column name, is written as JSON's own escape of it.
-    """
-    write_bytes(path, text.encode("utf-8", errors="backslashreplace"))
+
+def as_bytes(text: str) -> bytes:
+    """UTF-8; a lone surrogate, as in a badly decoded column name, becomes JSON's own escape of it."""
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def sync_folder(folder: Path) -> None:

@@ -146,7 +146,7 @@ def test_facts_are_kept_and_an_entry_is_drafted(run: Run, model: Path, tmp_path:
     kept = Card.read(model / "privacy.json")
     assert kept.facts == {"purpose": "Whom to invite", "title": "Screening"} and kept.title == "Screening"
     assert "Whom to invite" in (model / "report.html").read_text()
-    assert json.loads(entry.read_text())["deployment"]["product"]["intended_use"] == "Whom to invite"
+    assert json.loads(entry.read_text())["deployment"]["basic"]["intended_use"] == "Whom to invite"
     assert run("report", model).code == 0 and "Whom to invite" in (model / "report.html").read_text()
     (tmp_path / "facts.toml").write_text("purpos = 1\n")
     run("report", model, "--facts", tmp_path / "facts.toml").is_one_line_error(2, "no fact 'purpos'")
@@ -167,7 +167,7 @@ def test_audits_are_kept_in_the_card(run: Run, model: Path, tmp_path: Path) -> N
     audits = tmp_path / "audits.json"
     assert run("audit", "only_public", "ppsgd", "--kind", "replay", "--out", audits).code == 0
     assert run("report", model, "--audits", audits).code == 0
-    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["ppsgd"] * 2
+    assert [row["method"] for row in Card.read(model / "privacy.json").audits] == ["ppsgd"]
     page = (model / "report.html").read_text()
     assert "nothing found" in page and "largest move 1.000" in page
     assert run("audit", "only_public", "--kind", "replay", "--out", audits).code == 0

@@ -19,7 +19,7 @@ from tests.privacy import inversion
 from tests.privacy.inversion import Inversion, Mixture, Plan, RandomisedResponse, Sampled
 
 from sidelight.privacy import accountants, conversions, events, pld, tilting
-from sidelight.report import guarantee
+from sidelight.report.tradeoff import trade_off
 
 AR, RO = "add-or-remove-one", "replace-one"
 
@@ -136,7 +136,7 @@ def test_the_attackers_curve_is_a_bound():
         assert plan.delta * (1 - 1e-6) <= worse <= plan.delta * 1.2, plan
         # A test of power p at level α shows δ ≥ p − e^ε·α: the curve allows all that the truth allows.
         alpha = plan.delta * math.exp(-epsilon) if epsilon < 500 else 0.0
-        assert guarantee.trade_off(event, relation=relation).power(alpha) >= plan.delta * (1 - 1e-6)
+        assert trade_off(event, relation=relation).power(alpha) >= plan.delta * (1 - 1e-6)
 
 
 COMPOSED = [

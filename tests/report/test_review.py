@@ -14,32 +14,28 @@ from tests.report.cards import NAMES, card, full_card
 from sidelight.errors import InputError
 from sidelight.privacy import accountants, conversions
 from sidelight.report import html
-from sidelight.report.figures import audit_row
-from sidelight.report.review import (
-    FACTS,
-    check_facts,
-    declared,
-    evaluation,
-    gaussian_mu,
-    profile,
-    read_facts,
-    registry_entry,
-)
+from sidelight.report.audits import audit_row
+from sidelight.report.facts import FACTS, check_facts, declared, read_facts
+from sidelight.report.guarantee import alarms, several
+from sidelight.report.review import evaluation, gaussian_mu, profile, registry_entry
 
 GOOD: dict[str, Any] = {
     "purpose": "Whom to invite", "controller": "A hospital", "records_per_person": 1,
-    "public_is_public": True, "public_source": "reports", "recipients": ["one", "two"],
-    "collection": "admissions", "retention": "2 years",
+    "public_is_public": True, "public_is_independent": True, "public_source": "reports",
+    "recipients": ["one", "two"], "collection": "admissions", "retention": "2 years",
+    "review_date": "2027-06-30",
 }  # fmt: skip
 TOML = """
 purpose = "Whom to invite"
 controller = "A hospital"
 records_per_person = 1
 public_is_public = true
+public_is_independent = true
 public_source = "reports"
 recipients = ["one", "two"]
 collection = "admissions"
 retention = "2 years"
+review_date = 2027-06-30
 """
 
 
@@ -60,6 +56,8 @@ def test_facts_are_read_from_toml(tmp_path: Path) -> None:
         ("public_is_public = 'yes'", "true or false"),
         ("recipients = 'one'", "list of texts"),
         ("recipients = [1]", "list of texts"),
+        ("review_date = 'soon'", "a date such as 2027-06-30"),
+        ("review_date = 2027", "a date such as 2027-06-30"),
         ("purpose = ", "not valid TOML"),
         ("x = " + "[" * 5000, "not valid TOML"),
         ("\x00", "not valid TOML"),
@@ -83,7 +81,7 @@ def test_what_is_no_file_of_facts_is_refused_at_once(tmp_path: Path) -> None:
 
 def test_what_was_not_declared_is_said_to_be_not_declared() -> None:
     one = replace(full_card(), facts=GOOD)
-    said = dict(declared(one))
+    said = dict(declared(one.facts))
     assert len(said) == len(FACTS)
     assert said["recipients of the model"] == "one, two" and said["legal basis"] is None
     page = html(one)
@@ -116,12 +114,12 @@ def test_public_records_that_are_declared_not_to_be_public_are_an_alarm() -> Non
     facts = {**GOOD, "public_is_public": False}
     one = replace(full_card(), facts=facts)
     row = next(row for row in evaluation(one) if row.topic == "Public records")
-    assert row.state == "open" and "declared not to be public" in row.text
-    assert html(one).count("declared not to be public") == 2 and 'class="note alarm"' in html(one)
-    assert ".note.alarm {" in html(one)  # stronger than .note, which comes later
-    assert "declared not to be public" not in html(replace(full_card(), facts=GOOD))
+    assert row.state == "open" and "consented (reports): denied" in row.text
+    assert "declared not to be public" in " ".join(alarms(one)) and 'class="state denied"' in html(one)
+    assert html(one).count("declared not to be public") == 1 and 'class="alarm"' in html(one)
+    assert alarms(replace(full_card(), facts=GOOD)) == []
     nothing = replace(one, data={**one.data, "public_records": 0})
-    assert "none were used" in [row.text for row in evaluation(nothing)]
+    assert "none were used" in [row.text for row in evaluation(nothing)] and alarms(nothing) == []
 
 
 def test_whoever_is_trusted_with_private_records_is_named() -> None:
@@ -166,7 +164,7 @@ def test_other_numbers_are_those_of_the_events(name: str) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# the registry: the names and types of its entries, as its own examples have them
+# the registry: names and types of its schema of July 2026, in opendp/deployments-registry-data
 
 TEXT, TEXTS = {"type": str}, {"type": list}
 REGISTRY: dict[str, Any] = {
@@ -174,33 +172,30 @@ REGISTRY: dict[str, Any] = {
     "status": {"type": str, "enum": ("Draft",)},
     "tier": {"type": int, "enum": (1, 2, 3)},
     "deployment": {
-        "product": {
+        "basic": {
             "name": TEXT, "data_curators": TEXTS, "intended_use": TEXT, "data_product_region": TEXT,
-            "data_product_type": {
-                "type": str,
-                "enum": ("Summary statistics", "Machine learning model", "Dataset", "Synthetic data"),
-            },
+            "data_product_type": {"type": str, "enum": ("Machine learning model",)},
             "data_product_sector": TEXT, "description": TEXT, "publication_date": TEXT,
         },
-        "dp_flavor": {
-            "name": {"type": str, "enum": ("Pure DP", "Approximate DP")},
+        "dp_variant": {
+            "variant_name": {"type": str, "enum": ("Pure DP", "Approximate DP")},
             "data_domain": TEXT, "unprotected_quantities": TEXT,
         },
         "privacy_loss": {
-            "privacy_unit": TEXT, "privacy_unit_description": TEXT, "privacy_parameters_description": TEXT,
+            "privacy_unit": TEXT, "privacy_unit_details": TEXT, "privacy_parameters_details": TEXT,
             "privacy_parameters": {"epsilon": {"type": float}, "delta": {"type": float}},
         },
-        "model": {
-            "model_name": {"type": str, "enum": ("Central", "Local")},
+        "deployment_model": {
+            "model_name": {"type": str, "enum": ("Local", "Central", "Shuffle", "Federated")}, "actors": TEXT,
             "release_type": {"type": str, "enum": ("One release", "Many releases")},
+            "release_type_details": TEXT,
             "data_source_type": {"type": str, "enum": ("Static", "Dynamic")},
             "access_type": {"type": str, "enum": ("Interactive", "Non-interactive")},
         },
         "accounting": {"composition": TEXT, "post_processing": TEXT},
         "implementation": {
-            "pre_processing_eda_hyperparameter_tuning": TEXT, "mechanisms": TEXT, "justification": TEXT,
+            "preprocessing_and_hyperparameter_tuning": TEXT, "mechanisms": TEXT, "justification": TEXT,
         },
-        "resources": {"registry_authors": TEXTS},
     },
 }  # fmt: skip
 
@@ -222,14 +217,28 @@ def test_an_entry_is_as_the_registry_has_them() -> None:
     facts = {**GOOD, "region": "Malta", "sector": "Health", "operator": "us", "public_source": "reports"}
     full = registry_entry(replace(full_card(), facts=facts))
     assert wrong_in(full, REGISTRY) == []
-    assert full["deployment"]["product"]["data_curators"] == ["A hospital"]
+    assert full["deployment"]["basic"]["data_curators"] == ["A hospital"]
     assert full["deployment"]["privacy_loss"]["privacy_parameters"] == {"epsilon": 1.0, "delta": 1e-5}
     assert wrong_in(registry_entry(full_card()), REGISTRY) == []
+
+
+def test_an_entry_means_what_the_registry_means() -> None:
+    """A unit is a person only if it is known what one is; domain and clear quantities are of the product."""
+    data = {**full_card().data, "columns": ["age", "town"]}
+    one = replace(full_card(), data=data, facts={"records_per_person": 5, "collection": "admissions"})
+    found = registry_entry(one)["deployment"]
+    loss = found["privacy_loss"]
+    assert loss["privacy_unit"] == "person" and "has at most 5" in loss["privacy_unit_details"]
+    assert loss["privacy_parameters"]["epsilon"] == pytest.approx(several(one, 5)[0], rel=1e-3)
+    assert registry_entry(full_card())["deployment"]["privacy_loss"]["privacy_unit"] == "record"
+    assert "the columns age, town" in found["dp_variant"]["data_domain"]
+    assert "number of private records" in found["dp_variant"]["unprotected_quantities"]
+    assert "admissions" not in json.dumps(found)  # how records were collected is no data domain
 
 
 def test_the_schema_notices_what_is_wrong() -> None:
     entry = registry_entry(full_card())
     entry["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] = "1"
-    entry["deployment"]["model"]["model_name"] = "Elsewhere"
+    entry["deployment"]["deployment_model"]["model_name"] = "Elsewhere"
     entry["surprise"] = 1
     assert len(wrong_in(entry, REGISTRY)) == 3

@@ -10,8 +10,8 @@ from scipy.stats import norm
 
 from sidelight.errors import RelationError
 from sidelight.privacy import accountants, conversions, events
-from sidelight.report import guarantee
-from sidelight.report.guarantee import trade_off
+from sidelight.report import tradeoff
+from sidelight.report.tradeoff import trade_off
 
 ADD, REPLACE = events.RELATIONS
 ALPHAS = np.concatenate([[0.0], np.geomspace(1e-8, 0.5, 60), np.linspace(0.51, 1, 30)])
@@ -40,7 +40,7 @@ def test_gaussian_curve_is_the_most_powerful_test() -> None:
 
 
 def test_curve_of_delta_gives_the_same_for_a_gaussian() -> None:
-    bound = guarantee._from_curve(events.gaussian(2.0), ADD)
+    bound = tradeoff._from_curve(events.gaussian(2.0), ADD)
     exact = trade_off(events.gaussian(2.0), relation=ADD)
     difference = bound.power(ALPHAS) - exact.power(ALPHAS)
     assert difference.min() >= -1e-12 and difference.max() < 1e-5
@@ -104,7 +104,7 @@ def test_certificates_of_a_gaussian_never_promise_more_than_it_keeps(event: even
 def test_binary_renyi_divergence() -> None:
     p, q, a = np.array([0.3]), np.array([0.1]), np.array([[2.0]])
     exact = math.log(0.3**2 / 0.1 + 0.7**2 / 0.9)
-    assert guarantee._coins(p, q, a) == pytest.approx(np.array([[exact]]))
+    assert tradeoff._coins(p, q, a) == pytest.approx(np.array([[exact]]))
 
 
 def test_nothing_and_everything() -> None:

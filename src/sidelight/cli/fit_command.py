@@ -166,7 +166,7 @@ def _run(given: Json) -> None:
     check_output_folder(out, sign=MODEL, overwrite=overwrite)  # before a second of imports
 
     from sidelight.observers import FitProgress
-    from sidelight.report.review import read_facts
+    from sidelight.report.facts import read_facts
     from sidelight.tables import fit_tables
 
     if (path := given.pop("public_model")) is not None:
@@ -236,7 +236,7 @@ def _summary(model: TableModel, out: Path) -> str:
     """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
     from sidelight.data.schema import column_lines
     from sidelight.privacy.statement import plain
-    from sidelight.report.figures import score_lines
+    from sidelight.report.score_tables import score_lines
 
     statement, data = model.privacy_, plain(model.data)
     columns, details = f"{len(data['columns'])} columns", plain(statement.details)

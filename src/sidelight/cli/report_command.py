@@ -15,7 +15,8 @@ from sidelight.numbers import plain_up
 if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.report import Card
-    from sidelight.report.guarantee import Guarantee, TradeOff
+    from sidelight.report.guarantee import Guarantee
+    from sidelight.report.tradeoff import TradeOff
 
 CARD, REPORT = "privacy.json", "report.html"
 FILE = click.Path(path_type=Path)
@@ -65,7 +66,8 @@ def command(
     from sidelight.files import write_text
     from sidelight.privacy.statement import plain
     from sidelight.report import Card, write_report
-    from sidelight.report.review import registry_entry, with_audits
+    from sidelight.report.audits import with_audits
+    from sidelight.report.review import registry_entry
 
     source = _card_file(model)
     report = source.parent / REPORT if out is None else _checked(out)
@@ -142,7 +144,8 @@ def _checked(out: Path) -> Path:
 
 
 def _summary(card: Card, report: Path) -> Json:
-    from sidelight.report.guarantee import attack_on, guarantee
+    from sidelight.report.guarantee import guarantee
+    from sidelight.report.tradeoff import attack_on
 
     promise = guarantee(card)
     attack = None if promise.kind == "false" else attack_on(card)

@@ -72,7 +72,7 @@ from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record,
 from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor, identity_of, record_count
 from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
-from sidelight.report.guarantee import budget_line, budget_words
+from sidelight.report.notebook import budget_line, budget_words
 
 __all__ = ["Trainer"]
 

@@ -67,7 +67,7 @@ class EstimatorOutput:
 
         It is the folder that `sidelight fit` writes: `sidelight predict` and `sidelight report` open it, and
         `load` makes an estimator of it again. Only a folder of a model is replaced, and only on request.
-        `facts` are what somebody declares for the report, or a TOML file of it (`report.review`).
+        `facts` are what somebody declares for the report, or a TOML file of it (`report.facts`).
         """
         from sidelight.estimators.model_folder import save
 
@@ -104,7 +104,7 @@ class EstimatorOutput:
             scores: of public records, as `sidelight.report.Card` has them.
             comparison: scores of methods over ε, for a chart.
             audits: results of `sidelight.audit`.
-            facts: what somebody declares, or a TOML file of it (`report.review`).
+            facts: what somebody declares, or a TOML file of it (`report.facts`).
         """
         from sidelight.estimators.model_folder import with_facts
         from sidelight.report import write_report
@@ -231,13 +231,13 @@ class EstimatorOutput:
     # how it is shown
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        from sidelight.report.guarantee import budget_line
+        from sidelight.report.notebook import budget_line
 
         parameters: str = super().__repr__(N_CHAR_MAX)  # type: ignore[call-arg]
         return f"{parameters} {budget_line(self._budget())}"
 
     def _repr_html_(self) -> str:
-        from sidelight.report.guarantee import budget_box
+        from sidelight.report.notebook import budget_box
 
         diagram: str = estimator_html_repr(self)
         return budget_box(type(self).__name__, self._budget()) + diagram
@@ -246,7 +246,7 @@ class EstimatorOutput:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def _budget(self) -> dict[str, str]:
-        from sidelight.report.guarantee import budget_words
+        from sidelight.report.notebook import budget_words
 
         given = {name: getattr(self, name, None) for name in ("epsilon", "delta", "relation", "method")}
         given["method"] = getattr(given["method"], "name", given["method"])

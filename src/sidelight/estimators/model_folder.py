@@ -115,7 +115,7 @@ def save(
 
 def with_facts(card: Card, facts: Facts | None) -> Card:
     """The card with these facts, or with those that it has."""
-    from sidelight.report.review import check_facts, read_facts
+    from sidelight.report.facts import check_facts, read_facts
 
     if facts is None:
         return card

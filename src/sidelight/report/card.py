@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import math
@@ -17,7 +18,7 @@ from typing import Protocol, Self, cast
 from sidelight import __version__
 from sidelight.arrays import Json
 from sidelight.errors import InputError, SidelightError
-from sidelight.files import read_whole, write_text
+from sidelight.files import as_bytes, read_whole, write_text
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.ledger import Charge, Ledger
@@ -52,7 +53,7 @@ class Card:
         audits: `AuditResult.to_dict()` each.
         ledger: the charges of the dataset: run, when, method, event, epsilon, note, this.
         versions: of sidelight and of what it stands on.
-        facts: what somebody declared: purpose, controller, legal basis, … (`report.review`).
+        facts: what somebody declared: purpose, controller, legal basis, … (`report.facts`).
         hashes: SHA-256 of the files of the model and of its schema. None of the private table: a hash of
             private records would tell about them.
     """
@@ -138,9 +139,19 @@ class Card:
         except (ValueError, RecursionError):
             raise InputError(f"{file} is not a privacy card: it is not valid JSON") from None
 
+    @property
+    def text(self) -> str:
+        """What `write` writes."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the file that `write` writes, as `sha256sum` prints it."""
+        return hashlib.sha256(as_bytes(self.text)).hexdigest()
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the card, whole or not at all."""
-        write_text(path, json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+        write_text(path, self.text)
 
 
 def number(value: object) -> float | None:

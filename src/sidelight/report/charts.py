@@ -10,26 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
 from sidelight.numbers import count, percent, pretty, scientific
 
-__all__ = [
-    "Axis",
-    "Chart",
-    "Kind",
-    "Series",
-    "axis_for",
-    "drawing",
-    "legend_mark",
-    "marker",
-    "read_out",
-    "table",
-]
+__all__ = ["Axis", "Chart", "Series", "axis_for", "drawing", "legend_mark", "marker", "read_out", "table"]
 
 _MOST_POINTS = 400  # of a line; more than a screen can show
 _MOST_ROWS = 60
@@ -63,29 +51,25 @@ class Chart:
     x_label: str
     y_label: str
     series: tuple[Series, ...]
-    x_kind: Kind = "linear"
-    y_kind: Kind = "linear"
     x_range: tuple[float, float] | None = None
     y_range: tuple[float, float] | None = None
     zero: bool = False
     x_percent: bool = False
     y_percent: bool = False
     size: tuple[int, int] = (360, 216)
-    narrow: tuple[int, int] | None = None  # a second drawing, for a phone
-    x_ticks: tuple[float, ...] = ()
 
 
-def drawing(chart: Chart, *, narrow: bool = False) -> Markup:
+def drawing(chart: Chart) -> Markup:
     """The chart as an <svg> with title and description."""
-    width, height = chart.narrow if narrow and chart.narrow else chart.size
+    width, height = chart.size
     x, y = _axes(chart, width, height)
-    key = f"{chart.key}-narrow" if narrow else chart.key
+    key = chart.key
     parts = [
         Markup('<title id="{0}-title">{1}</title><desc id="{0}-desc">{2}</desc>').format(
             key, chart.title, chart.summary
         ),
         _grid(chart, x, y, width),
-        *(_curve(series, x, y, shift) for series, shift in zip(chart.series, _shifts(chart), strict=True)),
+        *(_curve(series, x, y) for series in chart.series),
         Markup('<line class="cursor" x1="0" x2="0" y1="{}" y2="{}"/>').format(y.end, y.start),
     ]
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title {}-desc">{}</svg>').format(
@@ -93,9 +77,9 @@ def drawing(chart: Chart, *, narrow: bool = False) -> Markup:
     )
 
 
-def read_out(chart: Chart, *, narrow: bool = False) -> str:
+def read_out(chart: Chart) -> str:
     """For the pointer, as JSON: the pixel of each position on the x axis, and the text for it."""
-    x, _ = _axes(chart, *(chart.narrow if narrow and chart.narrow else chart.size))
+    x, _ = _axes(chart, *chart.size)
     positions = _positions(chart, _MOST_POINTS)
     series = [(s.name if len(chart.series) > 1 else "", _values(s)) for s in chart.series]
     texts = []
@@ -143,34 +127,20 @@ def _axes(chart: Chart, width: int, height: int) -> tuple[Axis, Axis]:
             ys += [y + side * e for y, e in zip(s.y, s.error, strict=True) for side in (-1, 1)]
     bottom, top = height - 38.0, 26.0
     y = axis_for(
-        ys, start=bottom, end=top, kind=chart.y_kind, fixed=chart.y_range, zero=chart.zero,
-        percent=chart.y_percent, most=5 if height < 260 else 6,
+        ys, start=bottom, end=top, fixed=chart.y_range, zero=chart.zero, percent=chart.y_percent,
+        most=5 if height < 260 else 6,
     )  # fmt: skip
     left = 12 + _LETTER * max((len(y.label(t)) for t in y.ticks), default=1)
     x = axis_for(
-        xs, start=left + _room(chart), end=width - 14.0 - _room(chart), kind=chart.x_kind,
-        fixed=chart.x_range, percent=chart.x_percent,
-        most=max(3, round((width - left) / 62)), tight=True, given=chart.x_ticks,
+        xs, start=left, end=width - 14.0, fixed=chart.x_range, percent=chart.x_percent,
+        most=max(3, round((width - left) / 62)), tight=True,
     )  # fmt: skip
     return x, y
 
 
-def _room(chart: Chart) -> float:
-    """Between the first and last points and the ends of the x axis."""
-    return 16.0 if any(_shifts(chart)) else 0.0
-
-
-def _shifts(chart: Chart) -> list[float]:
-    """Series with error bars stand beside one another, so that the bars do not overlap."""
-    if not any(s.error is not None for s in chart.series):
-        return [0.0] * len(chart.series)
-    middle = (len(chart.series) - 1) / 2
-    return [2.5 * (i - middle) for i in range(len(chart.series))]
-
-
 def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
     parts = []
-    left, right = x.start - _room(chart), x.end + _room(chart)
+    left, right = x.start, x.end
     for tick in y.ticks:
         at = y.pixel(tick)
         parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(left, at, right))
@@ -194,8 +164,8 @@ def _grid(chart: Chart, x: Axis, y: Axis, width: int) -> Markup:
     return Markup("").join(parts)
 
 
-def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
-    points = [(x.pixel(a) + shift, y.pixel(b)) for a, b in _thinned(series)]
+def _curve(series: Series, x: Axis, y: Axis) -> Markup:
+    points = [(x.pixel(a), y.pixel(b)) for a, b in _thinned(series)]
     if not points:
         return Markup("")
     path = "M" + "L".join(f"{a:g} {b:g}" for a, b in points)
@@ -206,7 +176,7 @@ def _curve(series: Series, x: Axis, y: Axis, shift: float) -> Markup:
         parts.append(Markup('<path class="area {}" d="{}"/>').format(look, area))
     if series.error is not None:
         bars = zip(series.x, series.y, series.error, strict=True)
-        parts += [_error(x.pixel(a) + shift, b, e, y, look) for a, b, e in bars]
+        parts += [_error(x.pixel(a), b, e, y, look) for a, b, e in bars]
     if len(points) > 1:
         parts.append(Markup('<path class="line {}" d="{}"/>').format(look, path))
     if series.markers or len(points) == 1:
@@ -233,9 +203,7 @@ def marker(series: Series, a: float, b: float) -> Markup:
 
 
 def _look(series: Series) -> str:
-    if isinstance(series.look, str):
-        return series.look
-    return f"s{series.look % COLOURS}" + (f" d{series.look // COLOURS}" if series.look >= COLOURS else "")
+    return series.look if isinstance(series.look, str) else f"s{series.look % COLOURS}"
 
 
 def _thinned(series: Series) -> list[tuple[float, float]]:
@@ -275,8 +243,6 @@ def _formatted(value: float, share: bool) -> str:
 # ---------------------------------------------------------------------------------------------------
 # scales and ticks: where a value goes, and which values are written beside an axis
 
-Kind = Literal["linear", "log"]
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -286,27 +252,18 @@ class Axis:
     high: float
     start: float  # the pixel of `low`
     end: float
-    kind: Kind
     ticks: tuple[float, ...]
     percent: bool = False
 
     def pixel(self, value: float) -> float:
         """The pixel of a value, kept within the axis."""
-        if self.kind == "log":
-            value = max(value, self.low)
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        share = min(max(share, 0.0), 1.0)
+        share = min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
         return round(self.start + share * (self.end - self.start), 2)
 
     def label(self, tick: float) -> str:
-        """A tick as text; all ticks of a linear axis have as many decimals."""
+        """A tick as text; all ticks have as many decimals."""
         if self.percent:
             return percent(tick)
-        if self.kind == "log":
-            whole = abs(math.log10(tick) - round(math.log10(tick))) < 1e-9
-            return scientific(tick) if whole and not 1e-2 <= tick <= 1e3 else pretty(tick)
         top = max(abs(self.low), abs(self.high))
         if tick == 0 or 1e-4 <= top < 1e6:
             gap = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
@@ -322,36 +279,17 @@ def axis_for(
     *,
     start: float,
     end: float,
-    kind: Kind = "linear",
     fixed: tuple[float, float] | None = None,
     zero: bool = False,
     percent: bool = False,
     most: int = 6,
     tight: bool = False,
-    given: Sequence[float] = (),
 ) -> Axis:
     """An axis that holds all values; `fixed` says its ends, `zero` that 0 belongs to it.
 
-    `tight` ends it at the values themselves instead of at ticks, as a time axis does; `given` are its ticks.
+    `tight` ends it at the values themselves instead of at ticks, as a time axis does.
     """
-    axis = _axis(values, start, end, kind, fixed, zero, percent, most, tight)
-    return replace(axis, ticks=tuple(given)) if given else axis
-
-
-def _axis(
-    values: Sequence[float],
-    start: float,
-    end: float,
-    kind: Kind,
-    fixed: tuple[float, float] | None,
-    zero: bool,
-    percent: bool,
-    most: int,
-    tight: bool,
-) -> Axis:
     low, high = (min(values), max(values)) if fixed is None else fixed
-    if kind == "log":
-        return _logarithmic(low, high, start, end, percent, most, keep=fixed is not None or tight)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
     if high - low <= 1e-9 * max(abs(low), abs(high)):
@@ -361,7 +299,7 @@ def _axis(
         low, high = gap * math.floor(low / gap + 1e-9), gap * math.ceil(high / gap - 1e-9)
     first, last = math.ceil(low / gap - 1e-9), math.floor(high / gap + 1e-9)
     ticks = tuple(float(f"{gap * k:.12g}") for k in range(first, last + 1))
-    return Axis(low, high, start, end, "linear", ticks, percent)
+    return Axis(low, high, start, end, ticks, percent)
 
 
 def _around(value: float) -> tuple[float, float]:
@@ -369,28 +307,6 @@ def _around(value: float) -> tuple[float, float]:
     if value == 0:
         return -1.0, 1.0
     return (0.0, 2 * value) if value > 0 else (2 * value, 0.0)
-
-
-def _logarithmic(
-    low: float, high: float, start: float, end: float, percent: bool, most: int, *, keep: bool
-) -> Axis:
-    if high / low < 1.0001:
-        low, high, keep = low / 10, high * 10, False
-    if not keep:
-        low, high = _outward(low, high)
-    decades = range(math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9) + 1)
-    every = max(1, math.ceil(len(decades) / most))
-    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
-    found = [m * 10.0**k for k in decades for m in steps if k % every == 0]
-    ticks = tuple(t for t in found if low * (1 - 1e-9) <= t <= high * (1 + 1e-9))
-    return Axis(low, high, start, end, "log", ticks, percent)
-
-
-def _outward(low: float, high: float) -> tuple[float, float]:
-    """To 1, 2 or 5 times a power of ten."""
-    below = [m * 10.0 ** (math.floor(math.log10(low)) + k) for k in (-1, 0) for m in (1, 2, 5)]
-    above = [m * 10.0 ** (math.floor(math.log10(high)) + k) for k in (0, 1) for m in (1, 2, 5)]
-    return max(b for b in below if b <= low * (1 + 1e-9)), min(a for a in above if a >= high * (1 - 1e-9))
 
 
 def _nice(gap: float) -> float:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
 
 from sidelight.arrays import Json
-from sidelight.numbers import percent, pretty
-from sidelight.report.charts import (
-    Axis,
-    Chart,
-    Series,
-    axis_for,
-    drawing,
-    legend_mark,
-    marker,
-    read_out,
-    table,
-)
+from sidelight.numbers import pretty
+from sidelight.report.charts import Chart, Series, axis_for, drawing, legend_mark, read_out, table
 from sidelight.report.effects import Effect, Effects
+from sidelight.report.row_chart import Mark, Row, formatted, row_figure
 
 __all__ = ["effect_figures", "notebook_html"]
 
 _MOST_OUTPUTS = 4  # lines of a figure
-_WIDTH, _LINE_HEIGHT, _ROW = 360, 190, 21
-_LONGEST_LABEL = 16
+_WIDTH, _LINE_HEIGHT = 360, 190
 
 
 def effect_figures(found: Effects) -> list[Json]:
@@ -68,78 +57,30 @@ def _figure(found: Effects, one: Effect, kept: list[int], ends: tuple[float, flo
         y_range=ends, y_percent=found.percent, size=(_WIDTH, _LINE_HEIGHT),
     )  # fmt: skip
     common: Json = {
-        "title": one.column, "summary": summary, "full": False,
+        "title": one.column, "summary": summary,
         "legend": [(legend_mark(line), line.name) for line in series],
     }  # fmt: skip
     if one.kind == "number":
         return common | {"plots": [{"svg": drawing(chart), "read": read_out(chart)}], "table": table(chart)}
-    texts = [str(value) for value in one.values]
-    svg, read = _dots(chart, texts)
     rows = [
-        [text, *(_formatted(line.y[at], found.percent) for line in series)] for at, text in enumerate(texts)
+        Row(str(value), tuple(Mark(line.y[at], look=look) for look, line in enumerate(series)))
+        for at, value in enumerate(one.values)
     ]
-    return common | {
-        "plots": [{"svg": svg, "read": read}],
-        "table": {"head": [one.column, *(line.name for line in series)], "rows": rows},
-    }
+    return row_figure(
+        chart.key, one.column, summary, label, rows, [line.name for line in series],
+        ends=ends, share=found.percent, what=one.column,
+    )  # fmt: skip
 
 
 def _summary(found: Effects, one: Effect, k: int) -> str:
     means = one.means[k]
     low, high = int(np.argmin(means)), int(np.argmax(means))
-    ends = [f"{_formatted(means[at], found.percent)} at {_value(one.values[at])}" for at in (low, high)]
+    ends = [f"{formatted(means[at], found.percent)} at {_value(one.values[at])}" for at in (low, high)]
     return f"From {ends[0]} to {ends[1]}."
 
 
 def _value(value: float | str) -> str:
     return value if isinstance(value, str) else pretty(value)
-
-
-def _formatted(mean: float, share: bool) -> str:
-    return percent(mean, 3) if share else pretty(mean, 4)
-
-
-def _dots(chart: Chart, texts: Sequence[str]) -> tuple[Markup, str]:
-    """A row for each value, its means as dots on the scale that lines have."""
-    labels = [text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…" for text in texts]
-    left, top = 14 + 6.1 * max(map(len, labels)), 24.0
-    bottom = top + _ROW * len(labels)
-    across = axis_for(
-        [y for line in chart.series for y in line.y], start=left, end=_WIDTH - 22.0, fixed=chart.y_range,
-        percent=chart.y_percent, most=4,
-    )  # fmt: skip
-    words = Markup('<title id="{0}-title">{1}</title><desc id="{0}-desc">{2}</desc>').format(
-        chart.key, chart.title, chart.summary
-    )
-    parts = [words, _ticks(across, top, bottom, chart.y_label)]
-    spots: list[tuple[float, str]] = []
-    for at, (label, text) in enumerate(zip(labels, texts, strict=True)):
-        y = top + _ROW * (at + 0.5)
-        parts.append(Markup('<text class="tick end" x="{}" y="{}">{}</text>').format(left - 8, y + 4, label))
-        parts.append(Markup('<path class="grid" d="M{} {}H{}"/>').format(left, y, across.end))
-        parts += [marker(line, across.pixel(line.y[at]), y) for line in chart.series]
-        said = ", ".join(_formatted(line.y[at], chart.y_percent) for line in chart.series)
-        spots.append((across.pixel(chart.series[0].y[at]), f"{text}: {said}"))
-    parts.append(Markup('<line class="cursor" x1="0" x2="0" y1="{}" y2="{}"/>').format(top, bottom))
-    svg = Markup('<svg viewBox="0 0 {} {}" role="img" aria-labelledby="{}-title {}-desc">{}</svg>').format(
-        _WIDTH, bottom + 22, chart.key, chart.key, Markup("").join(parts)
-    )
-    spots.sort()
-    read = {"x": [x for x, _ in spots], "said": [text for _, text in spots]}
-    return svg, json.dumps(read, ensure_ascii=False)
-
-
-def _ticks(across: Axis, top: float, bottom: float, label: str) -> Markup:
-    parts = [Markup('<text class="label" x="0" y="12">{}</text>').format(label)]
-    for tick in across.ticks:
-        at = across.pixel(tick)
-        parts.append(Markup('<path class="axis" d="M{} {}v5"/>').format(at, bottom))
-        text = across.label(tick)
-        parts.append(
-            Markup('<text class="tick middle" x="{}" y="{}">{}</text>').format(at, bottom + 17, text)
-        )
-    parts.append(Markup('<path class="axis" d="M{} {}H{}"/>').format(across.start, bottom, across.end))
-    return Markup("").join(parts)
 
 
 # ---------------------------------------------------------------------------------------------------

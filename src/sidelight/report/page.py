@@ -15,33 +15,29 @@ from markupsafe import Markup, escape
 
 from sidelight.arrays import Json
 from sidelight.files import write_text
-from sidelight.numbers import down, percent, percent_up, pretty, up
+from sidelight.numbers import count, down, percent, percent_up, up
 from sidelight.privacy import events
-from sidelight.privacy.noise import SEED_ASSUMPTION
+from sidelight.report.audits import audit_row
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, drawing, legend_mark, read_out, table
+from sidelight.report.comparison_figures import comparison_figures, comparison_rows
+from sidelight.report.decision import ADDS_UP, page_one
 from sidelight.report.effect_figures import effect_figures
 from sidelight.report.effects import Effects
+from sidelight.report.facts import declared
 from sidelight.report.figures import (
-    attack_charts,
-    audit_row,
+    attack_chart,
     charged,
-    comparison_chart,
-    comparison_rows,
-    confusion_table,
     filter_unit,
-    group_table,
-    in_words,
-    label,
-    measure_table,
-    profile_chart,
     reliability_chart,
-    score_table,
     training_charts,
     training_constants,
 )
-from sidelight.report.guarantee import Guarantee, Source, attack_on, changed, guarantee, source_of
-from sidelight.report.review import NOT_PUBLIC, declared, evaluation, gaussian_mu, profile
+from sidelight.report.guarantee import Guarantee, Source, changed, guarantee, protected, source_of
+from sidelight.report.review import evaluation, gaussian_mu, profile
+from sidelight.report.score_tables import WEAK, confusion_table, group_table, measure_table, score_table
+from sidelight.report.tradeoff import attack_on
+from sidelight.report.words import in_words, label
 
 __all__ = ["html", "view", "write_report"]
 
@@ -106,80 +102,135 @@ def view(card: Card) -> Json:
     """Everything that the template names."""
     promise = guarantee(card)
     details = card.statement["details"]
+    rehearsal = card.method == "compare"
     page = {
         "title": card.title or "A private model",
         "created": card.created,
         "created_words": _date(card.created),
         "method": card.method,
-        "rehearsal": card.method == "compare",
-        "about": _about(card),
+        "rehearsal": rehearsal,
+        "sheet": None if rehearsal else page_one(card, promise.kind),
         "chosen": str(details.get("chosen") or ""),
         "g": promise,
-        "facts": _facts(card, promise),
-        "strange_seed": _seed(card),
-        "not_public": NOT_PUBLIC if card.facts.get("public_is_public") is False else "",
         "relation": card.relation,
+        "relation_words": changed(card),
         "epsilon": up(card.epsilon),
         "delta": up(card.delta, 3),
+        "composed": _composed(card),
         "recomputed": "" if promise.recomputed is None else up(promise.recomputed),
         "asked": _requested(details),
         "attack": _attack(card, promise),
-        "charged": charged(card),
-        "candidates": _candidates(card),
-        "receipt": _receipt(card),
-        "total": _total(card),
-        "ledger": [_ledger_row(row) for row in card.ledger],
+        "profile": _profile(card, promise),
+        **_charges(card),
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "sources": _sources(card),
         "health": _health(details),
-        "training": [_drawn(chart) for chart in training_charts(card)],
-        "constants": training_constants(card),
-        "reasons": _lines(details.get("reasons")),
-        "notes": [
-            *_lines([f"returned: {told}"] if (told := details.get("returned")) else []),
-            *(n for n in _lines(details.get("notes")) if n not in _lines(details.get("reasons"))),
-        ],
-        "scores": score_table(card),
-        "measures": measure_table(card.scores),
-        "groups": group_table(card.scores),
-        "confusion": confusion_table(card),
-        "reliability": _drawn(chart) if (chart := reliability_chart(card)) else None,
-        "comparison": _comparison(card),
-        "effects": _effects(card),
+        **_quality(card),
+        **_course(card),
         "audits": [audit_row(row) for row in card.audits],
         "data": {key: value for key, value in card.data.items() if key != "public_table_sha256"},
         "choices": {k: v for k, v in details.items() if k not in _SHOWN_ELSEWHERE and k not in card.data},
         "versions": card.versions,
         "hashes": card.hashes,
-        "declared": declared(card),
+        "declared": declared(card.facts),
+        "special": _special(card),
         "review": evaluation(card) if promise.kind == "private" else [],
-        "profile": _profile(card, promise),
     }
-    return page | {"contents": _contents(page)}
+    contents = _contents(page)
+    letters = dict.fromkeys((anchor for anchor, _, _ in _sections(page)), "")
+    if not rehearsal:
+        letters |= {anchor: f"{chr(ord('A') + k)}. " for k, (anchor, _) in enumerate(contents)}
+    return page | {"contents": contents, "letters": letters}
 
 
 def _contents(page: Json) -> list[tuple[str, str]]:
-    sections = [
-        ("promise", "The promise", not page["rehearsal"]),
-        ("attack", "Attacker", page["attack"] and not page["rehearsal"]),
-        ("charges", "Charges", not page["rehearsal"]),
-        ("assumptions", "Assumptions", not page["rehearsal"]),
-        ("health", "Health check", page["health"] and not page["rehearsal"]),
-        ("comparison", "Methods compared", page["comparison"]["rows"] and page["rehearsal"]),
+    return [(anchor, name) for anchor, name, present in _sections(page) if present]
+
+
+def _sections(page: Json) -> list[tuple[str, str, object]]:
+    made = not page["rehearsal"]
+    return [
+        ("promise", "The promise", made),
+        ("charges", "Charges", made),
+        ("assumptions", "Assumptions", made),
+        ("review", "Impact assessment", page["review"]),
+        ("scores", "Scores", page["scores"]),
+        ("comparison", "Methods compared", page["comparison"]["rows"]),
+        ("effects", "Columns", page["effects"]["charts"]),
         (
             "training",
-            "How it was rehearsed" if page["rehearsal"] else "Training",
+            "Training" if made else "How it was rehearsed",
             page["training"] or page["reasons"] or page["notes"],
         ),
-        ("scores", "Scores", page["scores"]),
-        ("effects", "Columns", page["effects"]["charts"]),
-        ("comparison", "Methods compared", page["comparison"]["rows"] and not page["rehearsal"]),
+        ("health", "Health check", page["health"] and made),
         ("audit", "Audits", page["audits"]),
         ("data", "Data and settings", page["data"] or page["choices"]),
-        ("review", "For the reviewer", page["review"]),
         ("versions", "Versions", True),
     ]
-    return [(anchor, name) for anchor, name, present in sections if present]
+
+
+def _charges(card: Card) -> Json:
+    return {
+        "charged": charged(card),
+        "candidates": _candidates(card),
+        "receipt": _receipt(card),
+        "total": _total(card),
+        "adds_up": ADDS_UP,
+        "ledger": [_ledger_row(row) for row in card.ledger],
+    }
+
+
+def _quality(card: Card) -> Json:
+    """What is known of the model's scores."""
+    chart, rows = reliability_chart(card), comparison_rows(card)
+    figures, found = comparison_figures(card), Effects.from_dict(card.effects)
+    return {
+        "scores": score_table(card),
+        "measures": measure_table(card.scores),
+        "groups": group_table(card.scores),
+        "weak": WEAK,
+        "confusion": confusion_table(card),
+        "reliability": _drawn(chart) if chart else None,
+        # what has no place in a chart stays a table
+        "comparison": {
+            "charts": figures,
+            "rows": rows,
+            "listed": [r for r in rows if r["note"] or not figures],
+        },
+        "effects": {"charts": effect_figures(found), "over": found.averaged_over},
+    }
+
+
+def _course(card: Card) -> Json:
+    """How the training went."""
+    details = card.statement["details"]
+    reasons, told = _lines(details.get("reasons")), details.get("returned")
+    notes = [note for note in _lines(details.get("notes")) if note not in reasons]
+    return {
+        "training": [_drawn(chart) for chart in training_charts(card)],
+        "constants": training_constants(card),
+        "reasons": reasons,
+        "notes": [*([f"returned: {told}"] if told else []), *notes],
+    }
+
+
+def _special(card: Card) -> str:
+    """Which of the columns that were declared special the model uses."""
+    named, columns = card.facts.get("special_categories"), card.data.get("columns")
+    if not isinstance(named, list) or not isinstance(columns, list):
+        return ""
+    known = [str(name) for name in named if name in columns]
+    other = [str(name) for name in named if name not in columns]
+    lines = [f"The model reads these special categories of data: {', '.join(known)}." if known else
+             "The model reads no column that was declared a special category of data."]  # fmt: skip
+    if other:
+        lines.append(f"Declared, but no column of the model: {', '.join(other)}.")
+    return " ".join(lines)
+
+
+def _composed(card: Card) -> str:
+    k = protected(card).records
+    return "" if k == 1 else f"{count(k)} records"
 
 
 def _health(details: Json) -> Json | None:
@@ -211,16 +262,7 @@ def _profile(card: Card, promise: Guarantee) -> Json | None:
     return {
         "mu": None if mu is None else (up(mu[0]), mu[1]),
         "rows": [(up(delta, 3), up(epsilon)) for delta, epsilon in profile(card)],
-        "chart": None if (chart := profile_chart(card)) is None else _drawn(chart),
     }
-
-
-def _about(card: Card) -> str:
-    """Who answers for the model and what it is for, as far as somebody declared it."""
-    who, why = card.facts.get("controller"), card.facts.get("purpose")
-    if not who and not why:
-        return "Nobody declared who answers for this model, or what it is for (sidelight report --facts)."
-    return ". ".join(str(said).rstrip(".") for said in (who, why) if said) + "."
 
 
 def _date(text: str) -> str:
@@ -230,25 +272,6 @@ def _date(text: str) -> str:
         return text
     zone = " UTC" if when.tzinfo is not None else ""
     return f"{when.day} {when:%B %Y, %H:%M}{zone}"
-
-
-def _facts(card: Card, promise: Guarantee) -> list[tuple[str, str]]:
-    details = card.statement["details"]
-    facts = [] if card.method == "compare" else [("method", str(details.get("chosen") or card.method))]
-    if promise.kind in ("private", "false"):
-        facts.insert(0, ("neighbouring datasets", changed(card).removesuffix(" by any other")))
-    for key in ("private_records", "public_records"):
-        value = card.data.get(key, details.get(key))
-        if isinstance(value, int) and not isinstance(value, bool):
-            name = "private persons" if key == "private_records" and card.unit != "record" else label(key)
-            facts.append((name, pretty(value)))
-    return facts
-
-
-def _seed(card: Card) -> str:
-    if SEED_ASSUMPTION not in card.statement["assumptions"]:
-        return ""
-    return f"Made with a fixed seed: {SEED_ASSUMPTION}."
 
 
 def _requested(details: Json) -> str:
@@ -275,7 +298,7 @@ def _attack(card: Card, promise: Guarantee) -> Json | None:
     else:
         exactness = "The curve is computed exactly from the charge, and rounded up."
     return {
-        "charts": [_drawn(chart) for chart in attack_charts(bound)],
+        "chart": _drawn(attack_chart(bound)),
         "rows": [(percent(a), percent_up(float(bound.power(a)))) for a in _RATES],
         "advantage": percent_up(bound.advantage),
         "right": percent_up(bound.right_guesses),
@@ -365,30 +388,11 @@ def _lines(value: object) -> list[str]:
     return [str(line) for line in value] if isinstance(value, list) else []
 
 
-# ---------------------------------------------------------------------------------------------------
-# the data scientist's part
-
-
 def _drawn(chart: Chart) -> Json:
-    sizes = (False, True) if chart.narrow else (False,)
     return {
         "title": chart.title,
         "summary": chart.summary,
-        "full": chart.narrow is not None,
-        "plots": [
-            {"svg": drawing(chart, narrow=narrow), "read": read_out(chart, narrow=narrow)} for narrow in sizes
-        ],
+        "plots": [{"svg": drawing(chart), "read": read_out(chart)}],
         "legend": [(legend_mark(series), series.name) for series in chart.series],
         "table": table(chart),
     }
-
-
-def _effects(card: Card) -> Json:
-    found = Effects.from_dict(card.effects)
-    return {"charts": effect_figures(found), "over": found.averaged_over}
-
-
-def _comparison(card: Card) -> Json:
-    chart, rows = comparison_chart(card), comparison_rows(card)
-    listed = [row for row in rows if row["note"]] if chart else rows  # the rest is in the chart
-    return {"chart": _drawn(chart) if chart else None, "rows": rows, "listed": listed}

@@ -1,18 +1,6 @@
-"""What a reviewer signs: declared facts, what NIST SP 800-226 asks to evaluate, and an entry of a registry.
+"""For a reviewer: what NIST SP 800-226 asks to evaluate, the guarantee in other numbers, a registry's entry.
 
-Facts come from whoever is responsible, in a TOML file (`sidelight fit --facts facts.toml`):
-
-    title = "Screening, 2026"
-    purpose = "Whom to invite to screening"
-    controller = "St Mary's Hospital"
-    legal_basis = "GDPR Art. 6(1)(e)"
-    public_source = "published case reports, 2015 to 2020"
-    public_is_public = true
-    records_per_person = 1
-    retention = "the model: two years"
-    recipients = ["screening unit"]
-
-What is missing is shown as not declared. Nothing here is read off the private records.
+Nothing here is read off the private records.
 """
 
 from __future__ import annotations
@@ -20,138 +8,27 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import ROUND_CEILING
-from pathlib import Path
 from typing import Literal
 
 from sidelight.arrays import Json
-from sidelight.errors import InputError, SidelightError, nearest
-from sidelight.numbers import percent, pretty, rounded, up
+from sidelight.errors import SidelightError
+from sidelight.numbers import pretty, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
+from sidelight.report.decision import lifetime, vouched
+from sidelight.report.facts import FACTS, said_of
 from sidelight.report.figures import charged
-from sidelight.report.guarantee import changed, several
+from sidelight.report.gain import gain_over_public
+from sidelight.report.guarantee import changed, protected, uses_public
+from sidelight.report.score_tables import group_table
 
-__all__ = [
-    "FACTS", "NOT_PUBLIC", "Evaluated", "check_facts", "declared", "evaluation", "gaussian_mu", "profile",
-    "read_facts", "registry_entry", "with_audits",
-]  # fmt: skip
+__all__ = ["Evaluated", "evaluation", "gaussian_mu", "profile", "registry_entry"]
 
-Kind = Literal["text", "yes or no", "whole number", "texts"]
-
-FACTS: dict[str, tuple[str, Kind]] = {
-    "title": ("what the model is called", "text"),
-    "purpose": ("purpose of the model", "text"),
-    "intended_use": ("intended use", "text"),
-    "controller": ("controller of the data", "text"),
-    "operator": ("who ran the training", "text"),
-    "legal_basis": ("legal basis", "text"),
-    "public_source": ("where the public records come from", "text"),
-    "public_is_public": ("the public records are public or their owners consented", "yes or no"),
-    "records_per_person": ("records that one person has, at most", "whole number"),
-    "collection": ("how the private records were collected", "text"),
-    "retention": ("retention of data and model", "text"),
-    "recipients": ("recipients of the model", "texts"),
-    "region": ("region", "text"),
-    "sector": ("sector", "text"),
-    "reviewer": ("reviewer", "text"),
-}
-_LONGEST, _MOST = 2000, 1 << 16  # characters of a text, bytes of a file
-_MOST_AUDITS = 1 << 24
 _DELTAS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10)
-
-
-def read_facts(path: str | os.PathLike[str]) -> Json:
-    """Declared facts from a TOML file; an error names the line or the fact that is wrong."""
-    file = Path(path)
-    try:
-        if not file.is_file():  # a pipe or a device would not end
-            raise InputError(f"{file} is not a file; facts are a mapping, or a TOML file")
-        if file.stat().st_size > _MOST:
-            raise InputError(f"{file} is larger than {_MOST // 1024} KB; facts are a few lines of TOML")
-        return check_facts(tomllib.loads(file.read_bytes().decode("utf-8")))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{file} is not a text file; facts are a few lines of TOML") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"{file} is not valid TOML: {error}") from None
-
-
-def check_facts(facts: object) -> Json:
-    """The facts, if each is known and of its kind."""
-    if not isinstance(facts, Mapping):
-        raise InputError("facts are names and values")
-    for name, value in facts.items():
-        if name not in FACTS:
-            raise InputError(
-                f"there is no fact {name!r}.{nearest(str(name), tuple(FACTS))} Facts are: {', '.join(FACTS)}"
-            )
-        kind = FACTS[name][1]
-        if not _is(value, kind):
-            raise InputError(f"the fact {name!r} is {_SAID[kind]}, not {str(value)[:60]!r}")
-    return dict(facts)
-
-
-_SAID: dict[Kind, str] = {
-    "text": f"a text of at most {_LONGEST} characters",
-    "yes or no": "true or false",
-    "whole number": "a whole number of at least 1",
-    "texts": "a list of texts",
-}
-
-
-def _is(value: object, kind: Kind) -> bool:
-    if kind == "text":
-        return isinstance(value, str) and 0 < len(value) <= _LONGEST
-    if kind == "yes or no":
-        return isinstance(value, bool)
-    if kind == "whole number":
-        return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9
-    return isinstance(value, list) and 0 < len(value) <= 100 and all(_is(one, "text") for one in value)
-
-
-def declared(card: Card) -> list[tuple[str, str | None]]:
-    """Every fact in words; None where it was not declared."""
-    return [(label, _said(card.facts.get(name))) for name, (label, _) in FACTS.items()]
-
-
-def _said(value: object) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
-    """The card with the audits of its method in a file that `sidelight audit --out` wrote; None: as it is."""
-    if path is None:
-        return card
-    file = Path(path)
-    try:
-        if not file.is_file() or file.stat().st_size > _MOST_AUDITS:
-            raise InputError(f"{file} is not what `sidelight audit --out` wrote")
-        found = json.loads(file.read_bytes().decode("utf-8"))
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it is not valid JSON") from None
-    results = found.get("results") if isinstance(found, dict) else None
-    if not isinstance(results, list) or not all(isinstance(one, dict) and "passed" in one for one in results):
-        raise InputError(f"{file} is not what `sidelight audit --out` wrote: it has no results")
-    mine = {card.method, str(card.statement["details"].get("chosen") or card.method)}
-    kept = [one for one in results if str(one.get("method")).partition(",")[0] in mine]
-    if not kept:
-        raise InputError(
-            f"{file} holds no audit of {' or '.join(sorted(mine))}, by which this model was made"
-        )
-    return replace(card, audits=kept)
+State = Literal["answered", "declared", "open"]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -201,7 +78,7 @@ class Evaluated:
 
     topic: str
     text: str
-    state: Literal["answered", "declared", "open"] = "answered"
+    state: State = "answered"
 
 
 def evaluation(card: Card) -> list[Evaluated]:
@@ -209,45 +86,30 @@ def evaluation(card: Card) -> list[Evaluated]:
 
     One more than there: whether the public records are public, on which everything here rests.
     """
+    side, unit = said_of(card.facts, "side_channels"), protected(card)
+    known: State = "answered" if card.unit != "record" else "declared" if unit.whose == "person" else "open"
     return [
         Evaluated("Definition and parameters", _definition(card)),
-        _unit(card),
+        Evaluated("Unit of privacy", _unit(card), known),
         Evaluated("Neighbouring datasets", f"{card.relation}: {changed(card)}"),
-        _composition(card),
+        Evaluated(
+            "Composition over releases", " ".join(lifetime(card)),
+            "answered" if card.statement.get("ledger") else "open",
+        ),
         Evaluated("Mechanism and sensitivity", _mechanism(card)),
         _utility(card),
         _subgroups(card),
         Evaluated("Trust model", _trust(card)),
         Evaluated("Implementation", _implementation(card)),
-        Evaluated(
-            "Side channels",
-            "running time, memory and energy are not covered; where others share the machine, review this",
-            "open",
-        ),
+        Evaluated("Side channels", side or "not covered by the proof", "declared" if side else "open"),
         Evaluated(
             "Security of files",
-            "the model folder holds no private record and needs no protection for their sake; checkpoints "
-            "of a run that is not finished hold keys of its noise and are secret; a ledger must not be "
-            "rolled back",
+            "The model folder holds no private record. Checkpoints of an unfinished run hold keys of its "
+            "noise and are secret. A ledger must not be rolled back.",
         ),
         _public_records(card),
         _collection(card),
-    ]
-
-
-def _subgroups(card: Card) -> Evaluated:
-    groups = card.scores.get("groups")
-    if not isinstance(groups, dict) or not isinstance(rows := groups.get("rows"), list) or not rows:
-        text = "no subgroup was scored; by=COLUMN (--by) scores public rows for each value of one"
-        return Evaluated("Subgroups", text, "open")
-    name = str(card.scores.get("name", "score")).replace("_", " ")
-    figure = percent if name == "accuracy" else pretty
-    rates = "; ".join(
-        f"{row['group']} {figure(row['value'], 3)} ({figure(row['low'], 3)} to {figure(row['high'], 3)}, "
-        f"{row['rows']:,} rows)"
-        for row in rows
-    )
-    return Evaluated("Subgroups", f"{name} on public rows by {groups['column']!r}: {rates}")
+    ]  # fmt: skip
 
 
 def _definition(card: Card) -> str:
@@ -255,55 +117,27 @@ def _definition(card: Card) -> str:
     mu = gaussian_mu(card)
     if mu is None:
         return text
-    exact = "exactly" if mu[1] else "by the least Gaussian above it at the δ listed"
-    return f"{text}; μ = {up(mu[0])} in Gaussian terms, {exact}"
+    return f"{text}; μ = {up(mu[0])} in Gaussian terms{'' if mu[1] else ', as a bound at the δ listed'}"
 
 
-def _unit(card: Card) -> Evaluated:
+def _unit(card: Card) -> str:
     if card.unit != "record":
-        return Evaluated("Unit of privacy", f"a person: all rows that share a value of {card.unit!r}")
-    most = card.facts.get("records_per_person")
-    if not isinstance(most, int):
-        return Evaluated("Unit of privacy", "one record; how many a person may have was not declared", "open")
-    if most == 1:
-        return Evaluated(
-            "Unit of privacy", "one record, which is declared to be all of a person's", "declared"
-        )
-    epsilon, delta = several(card, most)
-    return Evaluated(
-        "Unit of privacy",
-        f"one record; a person is declared to have at most {most}, and is promised ε = {up(epsilon)} at "
-        f"δ = {up(delta, 3)}",
-        "declared",
+        return f"a person: all rows that share a value of {card.unit!r}"
+    who = protected(card)
+    if who.whose == "record":
+        return "one record; how many a person may have was not declared"
+    if who.records == 1:
+        return "one record, which is declared to be all of a person's"
+    return (
+        f"one record; a person has at most {who.records}, as declared, and is promised ε = {up(who.epsilon)} "
+        f"at δ = {up(who.delta, 3)}"
     )
 
 
 def _trust(card: Card) -> str:
     """Central; or who else saw private records: a server of clients, workers of a cluster, ranks."""
     others = [str(line) for line in card.statement["assumptions"] if " trusted" in str(line)]
-    return "; ".join(
-        others
-        or ["central: whoever ran the training saw the private records; the promise is about what leaves it"]
-    )
-
-
-def _composition(card: Card) -> Evaluated:
-    receipt = card.statement.get("ledger")
-    topic = "Composition over releases"
-    if not receipt:
-        return Evaluated(
-            topic, "this fit is in no ledger: other fits on the same records are not counted", "open"
-        )
-    total = receipt.get("total") or {}
-    spent, budget = number(total.get("epsilon")), number(total.get("budget"))
-    words = (
-        ""
-        if spent is None or budget is None
-        else f"; ε = {up(spent)} of {up(budget)} was spent by all runs together when this card was written"
-    )
-    return Evaluated(
-        topic, f"run {receipt.get('run')} of dataset {receipt.get('dataset')!r} in a ledger{words}"
-    )
+    return "; ".join(others or ["central: whoever ran the training saw the private records"])
 
 
 def _mechanism(card: Card) -> str:
@@ -319,26 +153,28 @@ def _mechanism(card: Card) -> str:
 
 
 def _utility(card: Card) -> Evaluated:
-    score, name = number(card.scores.get("public_validation")), card.scores.get("name")
+    gain = gain_over_public(card.scores, card.statement["details"])
     topic = "Utility and its uncertainty"
-    if score is None:
-        told = card.statement["details"].get("returned")
-        if isinstance(card.scores.get("private"), dict) and isinstance(told, str):
-            return Evaluated(topic, f"measured on private records, with noise, inside the plan: {told}")
-        return Evaluated(topic, "this model was not measured on records that it has not seen", "open")
-    error = number(card.scores.get("public_validation_error"))
-    share = name == "accuracy"
-    around = "" if error is None else f" ± {percent(error, 2) if share else pretty(error, 2)}"
-    rows = card.scores.get("rows")
-    on = f" on {rows:,} public rows held out" if isinstance(rows, int) else " on public rows held out"
-    found = percent(score) if share else pretty(score)
-    return Evaluated(topic, f"{name} {found}{around}{on}; more under Scores")
+    if gain is None:
+        return Evaluated(topic, "The model was not compared with public records alone.", "open")
+    return Evaluated(topic, f"{gain}")
+
+
+def _subgroups(card: Card) -> Evaluated:
+    table = group_table(card.scores)
+    if table is None:
+        text = "No subgroup was scored. Score held-out public rows by the values of a column when fitting."
+        return Evaluated("Subgroups", text, "open")
+    rates = "; ".join(
+        f"{row['group']} {row['score'][0]} ({row['score'][1]}, {row['rows']} rows)" for row in table["rows"]
+    )
+    return Evaluated("Subgroups", f"{table['name']} on public rows by {table['column']!r}: {rates}")
 
 
 def _implementation(card: Card) -> str:
     seeded = SEED_ASSUMPTION in card.statement["assumptions"]
     noise = (
-        "noise came from a FIXED SEED: whoever knows it can remove the noise"
+        "noise came from a FIXED SEED: anybody who knows it can remove the noise"
         if seeded
         else "noise and samples came from AES-128 in counter mode, keyed by the operating system"
     )
@@ -358,87 +194,93 @@ def _collection(card: Card) -> Evaluated:
 
 
 def _public_records(card: Card) -> Evaluated:
-    topic = "Public records"
-    if card.data.get("public_records", card.statement["details"].get("public_records")) == 0:
-        return Evaluated(topic, "none were used")
-    public, source = card.facts.get("public_is_public"), _said(card.facts.get("public_source"))
-    if public is False:
-        return Evaluated(topic, NOT_PUBLIC, "open")
-    if public is None or source is None:
-        missing = [FACTS[name][0] for name in ("public_source", "public_is_public") if name not in card.facts]
-        return Evaluated(topic, f"used without protection; not declared: {', '.join(missing)}", "open")
-    return Evaluated(topic, f"declared public, or used with their owners' consent: {source}", "declared")
-
-
-NOT_PUBLIC = (
-    "declared not to be public, and used without protection: the promise does not cover the persons in them"
-)
+    if not uses_public(card):
+        return Evaluated("Public records", "none were used")
+    lines = [line for line in vouched(card) if "public record" in line.text]
+    said = all(line.state == "declared" for line in lines)
+    text = "; ".join(f"{line.text}: {line.state}" for line in lines)
+    return Evaluated("Public records", f"used without protection. {text}", "declared" if said else "open")
 
 
 # ---------------------------------------------------------------------------------------------------
-# an entry for the differential privacy deployments registry (arXiv:2509.13509)
+# an entry for the registry of deployments (its schema of 15 July 2026, opendp/deployments-registry-data)
 
 
 def registry_entry(card: Card) -> Json:
-    """A draft of an entry, by the registry's names; what nobody declared is left for a person to add."""
-    return _filled(
-        {
-            "url_slug": _slug(card.title),
-            "status": "Draft",
-            "tier": 2,
-            "deployment": {
-                "product": {
-                    "name": card.title,
-                    "data_curators": _only(card.facts.get("controller")),
-                    "intended_use": card.facts.get("intended_use") or card.facts.get("purpose"),
-                    "data_product_type": "Machine learning model",
-                    "data_product_region": card.facts.get("region"),
-                    "data_product_sector": card.facts.get("sector"),
-                    "description": card.facts.get("purpose"),
-                    "publication_date": card.created[:10],
-                },
-                "dp_flavor": {
-                    "name": "Approximate DP" if card.delta > 0 else "Pure DP",
-                    "data_domain": _said(card.facts.get("collection")),
-                    "unprotected_quantities": "; ".join(str(line) for line in card.statement["assumptions"]),
-                },
-                "privacy_loss": {
-                    "privacy_unit": "record-level" if card.unit == "record" else "user-level",
-                    "privacy_unit_description": f"{card.relation}: {changed(card)}",
-                    "privacy_parameters": {
-                        name: rounded(value, 4, ROUND_CEILING)
-                        for name, value in (("epsilon", card.epsilon), ("delta", card.delta))
-                    },
-                    "privacy_parameters_description": _definition(card),
-                },
-                "model": {
-                    "model_name": "Central",
-                    "release_type": "One release",
-                    "data_source_type": "Static",
-                    "access_type": "Non-interactive",
-                },
-                "accounting": {
-                    "composition": _composition(card).text,
-                    "post_processing": "everything that is computed from the released model",
-                },
-                "implementation": {
-                    "pre_processing_eda_hyperparameter_tuning": _guided(card),
-                    "mechanisms": _mechanism(card),
-                    "justification": _said(card.statement["details"].get("reasons")),
-                },
-                "resources": {"registry_authors": _only(card.facts.get("operator"))},
+    """A draft of an entry, by the registry's names; what nobody declared is left for a person to add.
+
+    data_domain is every table that could have been given, and unprotected_quantities what the product shows
+    without noise. A registry author is whoever files the entry, so none is named.
+    """
+    who, facts = protected(card), card.facts
+    entry = {
+        "basic": {
+            "name": card.title,
+            "data_curators": [str(facts["controller"])] if facts.get("controller") else None,
+            "intended_use": facts.get("intended_use") or facts.get("purpose"),
+            "data_product_type": "Machine learning model",
+            "data_product_region": facts.get("region"),
+            "data_product_sector": facts.get("sector"),
+            "description": facts.get("purpose"),
+            "publication_date": card.created[:10],
+        },
+        "dp_variant": {
+            "variant_name": "Approximate DP" if card.delta > 0 else "Pure DP",
+            "data_domain": _domain(card),
+            "unprotected_quantities": _in_the_clear(card),
+        },
+        "privacy_loss": {
+            "privacy_unit": "person" if who.whose == "person" else "record",
+            "privacy_unit_details": f"{card.relation}: {changed(card)}. {_unit(card)}",
+            "privacy_parameters": {
+                name: rounded(value, 4, ROUND_CEILING)
+                for name, value in (("epsilon", who.epsilon), ("delta", who.delta))
             },
-        }
+            "privacy_parameters_details": _definition(card),
+        },
+        "deployment_model": {
+            "model_name": "Central",
+            "actors": _trust(card),
+            "release_type": "One release",
+            "release_type_details": " ".join(lifetime(card)),
+            "data_source_type": "Static",
+            "access_type": "Non-interactive",
+        },
+        "accounting": {
+            "post_processing": "predictions, and everything else that is computed from the model",
+            "composition": f"sequential, of all releases of the fit: {events.describe(card.plan)}",
+        },
+        "implementation": {
+            "preprocessing_and_hyperparameter_tuning": _guided(card),
+            "mechanisms": f"{_mechanism(card)} {_implementation(card)}",
+            "justification": "; ".join(map(str, card.statement["details"].get("reasons") or ())),
+        },
+    }
+    return {"url_slug": _slug(card.title), "status": "Draft", "tier": 3, "deployment": _filled(entry)}
+
+
+def _domain(card: Card) -> str | None:
+    columns = card.data.get("columns")
+    if not isinstance(columns, list):
+        return None
+    return f"tables with the columns {', '.join(map(str, columns))} and a target, and any values in them"
+
+
+def _in_the_clear(card: Card) -> str:
+    """What the model and its report show of the private records without noise."""
+    return (
+        "; ".join(str(line) for line in card.statement["assumptions"] if " public" in str(line))
+        or "none known"
     )
 
 
-def _guided(card: Card) -> str | None:
-    source = _said(card.facts.get("public_source"))
-    return None if source is None else f"guided by public records: {source}"
-
-
-def _only(value: object) -> list[str] | None:
-    return [str(value)] if value else None
+def _guided(card: Card) -> str:
+    source = said_of(card.facts, "public_source")
+    rows = f"public records ({source})" if source else "public records"
+    return (
+        f"column types, bounds and settings come from {rows} and declarations, never from private ones; "
+        "choices made by private records are part of the plan and of ε"
+    )
 
 
 def _slug(title: str) -> str:

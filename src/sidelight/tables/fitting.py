@@ -123,7 +123,7 @@ class TableModel:
     ) -> None:
         """Write model.json, weights.safetensors, privacy.json and report.html, all or nothing.
 
-        facts: what somebody declares for the report, or a TOML file of it (`report.review`).
+        facts: what somebody declares for the report, or a TOML file of it (`report.facts`).
         """
         stored = self.estimator.to_stored(data=self.data, scores=self.scores)
         save(stored, folder, overwrite=overwrite, facts=facts)

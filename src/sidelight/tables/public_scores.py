@@ -85,7 +85,8 @@ def scores(
     majority, or always_the_mean: what a model without features has.
     measures: {score: {"model": {"value", "low", "high"}, "only_public": …}}.
     confusion, reliability: of the model, on held-out rows.
-    groups: {"column": by, "rows": [{"group", "rows", "value", "low", "high"}]}.
+    groups: {"column": by, "selects": the second of two classes, "rows": [{"group", "rows", "value", "low",
+        "high", "selected": how often that class is predicted}]}.
     private: what the paid comparison released of private records.
     note: which rows these are.
     """
@@ -119,8 +120,7 @@ def _held_out(
     result["measures"] = _side_by_side({"model": mine} | ({} if theirs is None else {"only_public": theirs}))
     result |= {key: mine[key] for key in ("confusion", "reliability") if key in mine}
     if by is not None:
-        classify = "confusion" in mine
-        result["groups"] = {"column": by, "rows": _groups(rows[by], mine["points"], classify)}
+        result["groups"] = {"column": by} | _groups(rows[by], mine)
     result["note"] = f"on {mine['rows']} public rows that were held out; intervals are 95 % ones"
     return result
 
@@ -192,22 +192,32 @@ def _numbers(truth: Floats, guess: Floats) -> Json:
 def _classes(truth: Array, guess: Array, chances: Floats | None, labels: Sequence[object]) -> Json:
     """The scores, and under "points" 1 for each row whose class is right."""
     found = classification_scores(truth, guess, chances, labels)
-    return found | {"points": np.asarray(guess == truth, dtype=np.float64)}
+    return found | {"points": np.asarray(guess == truth, dtype=np.float64), "guess": guess}
 
 
-def _groups(column: pd.Series, points: Floats, classify: bool) -> list[Json]:
-    """The first score for every value of a public column, the most frequent first; the rare ones together."""
+def _groups(column: pd.Series, found: Json) -> Json:
+    """The first score for every value of a public column, the most frequent first; the rare ones together.
+
+    Of two classes also how often the second one is predicted: its selection rate.
+    """
+    points, classify, guess = found["points"], "confusion" in found, found.get("guess")
+    labels = [str(one) for one in found["confusion"]["labels"]] if classify else []
+    chosen = None
+    if guess is not None and len(labels) == 2:
+        chosen = np.array([str(one) == labels[1] for one in guess])
     names = column.astype("object").where(column.notna(), "missing").map(str)
     kept = list(names.value_counts().index[:_MOST_GROUPS])
-    found = []
+    rows = []
     for name in (*kept, *(["all others"] if names.nunique() > len(kept) else [])):
-        mine = points[(~names.isin(kept) if name == "all others" else names == name).to_numpy()]
+        there = (~names.isin(kept) if name == "all others" else names == name).to_numpy()
+        mine = points[there]
         value = float(mine.mean())
         low, high = wilson(value, len(mine)) if classify else log_interval(mine)
         if not classify:
             value, low, high = (math.sqrt(one) for one in (value, low, high))
-        found.append({"group": name, "rows": len(mine), "value": value, "low": low, "high": high})
-    return found
+        selected = {} if chosen is None else {"selected": float(chosen[there].mean())}
+        rows.append({"group": name, "rows": len(mine), "value": value, "low": low, "high": high} | selected)
+    return {"rows": rows} if chosen is None else {"selects": labels[1], "rows": rows}
 
 
 def _first(who: str, found: Json, name: str) -> Json:

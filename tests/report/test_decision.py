@@ -1,0 +1,178 @@
+"""Page one: what it says follows from the numbers, and every number is computed again here."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+from tests.report.cards import card, full_card
+from tests.report.test_page import Page, with_statement
+
+from sidelight.privacy import accountants, conversions, events
+from sidelight.report import Card, html
+from sidelight.report.decision import lifetime, page_one, vouched
+from sidelight.report.facts import FACTS
+from sidelight.report.gain import gain_over_public
+from sidelight.report.guarantee import alarms, guarantee, protected, right_guesses, times_as_likely
+from sidelight.report.tradeoff import right_at_most
+
+ALL = {
+    "public_is_public": True, "public_is_independent": True, "records_per_person": 1, "size_is_public": True,
+    "nothing_else_released": True, "side_channels": "one user on one machine",
+}  # fmt: skip
+
+
+def gaussian_card(epsilon: float, delta: float = 1e-6, **facts: Any) -> Card:
+    """One Gaussian release of this ε."""
+    mu = conversions.gdp_mu(epsilon, delta)
+    plan = events.gaussian(1 / mu)
+    cost = accountants.epsilon(plan, delta=delta, relation="replace-one")
+    one = with_statement(
+        card("output_perturbation"), events=[events.to_json(plan)], epsilon=cost, delta=delta
+    )
+    plain = [line for line in one.statement["assumptions"] if "seed" not in line]
+    return replace(with_statement(one, assumptions=plain), facts=facts)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0, 100.0])
+def test_page_one_is_true_at_every_epsilon(epsilon: float) -> None:
+    one = gaussian_card(epsilon)
+    words = Page(html(one)).words.replace("\u00a0", " ").replace("\u202f", " ")
+    assert "almost" not in words
+    mu = accountants.gdp(one.plan)
+    assert mu is not None
+    right = 100 * norm.cdf(mu / 2)
+    (shown,) = re.findall(r"\(50 : 50\), guesses right in at most ([\d.]+) % of cases", words)
+    assert right <= float(shown) <= right + 0.1 + 1e-9
+    if epsilon < 30:
+        assert f"more than {times_as_likely(one.epsilon)} as likely" in words
+    else:
+        assert "a number of 44 digits only: that is no limit in practice" in words
+    assert ("protects little" in words) == ("protects little" in " ".join(alarms(one))) == (epsilon >= 10)
+    n = one.data["private_records"]
+    (people,) = re.findall(r"of (\d+) records, at most n·δ = ([\d.]+) ", words)
+    assert int(people[0]) == n and n * one.delta <= float(people[1]) <= n * one.delta * 1.06
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"), [(0.1, "1.11 times"), (9.2, "9,898 times"), (20.0, "486 million times")]
+)
+def test_a_likelihood_ratio_is_a_number_for_people(epsilon: float, text: str) -> None:
+    assert times_as_likely(epsilon) == text
+    number, _, unit = text.removesuffix(" times").partition(" ")
+    size = {"": 1.0, "million": 1e6}[unit]
+    assert math.exp(epsilon) <= float(number.replace(",", "")) * size <= math.exp(epsilon) * 1.01
+
+
+def test_delta_of_one_in_n_is_an_alarm() -> None:
+    n = full_card().data["private_records"]
+    assert "δ = " in " ".join(alarms(gaussian_card(1.0, delta=1.01 / n)))
+    assert alarms(gaussian_card(1.0, delta=0.5 / n)) == []
+
+
+def test_the_headline_is_for_a_person() -> None:
+    """With five records of one person, ε is that of five, and so is the attacker."""
+    plain, one = gaussian_card(1.0), gaussian_card(1.0, records_per_person=5)
+    mu = accountants.gdp(one.plan)
+    assert mu is not None
+    who = protected(one)
+    assert who.epsilon == conversions.gaussian_epsilon(1e-6, 5 * mu) > 5 * plain.epsilon
+    assert f"{who.epsilon:.1f}" in guarantee(one).headline and "per person" in guarantee(one).headline
+    assert right_guesses(one, who) == pytest.approx(norm.cdf(2.5 * mu))
+    assert "per record" in guarantee(plain).headline
+    assert "per person" in guarantee(gaussian_card(1.0, records_per_person=1)).headline
+    by_column = with_statement(plain, unit="patient_id")
+    assert "per person" in guarantee(by_column).headline and protected(by_column).records == 1
+
+
+def test_a_person_of_a_sampled_plan_is_bounded_by_epsilon_and_delta() -> None:
+    part = [events.to_json(events.repeat(events.poisson(0.1, 5.0), 3))]
+    cost = accountants.epsilon(events.from_json(part[0]), delta=1e-6, relation="add-or-remove-one")
+    one = with_statement(gaussian_card(1.0, records_per_person=3), events=part, epsilon=cost,
+                         relation="add-or-remove-one")  # fmt: skip
+    who = protected(one)
+    assert who.epsilon == 3 * cost and who.delta > 1e-6
+    e = math.exp(who.epsilon)
+    assert right_guesses(one, who) == pytest.approx((1 + (e - 1 + 2 * who.delta) / (e + 1)) / 2)
+
+
+def test_the_lifetime_budget_and_what_all_of_it_would_allow() -> None:
+    one = full_card()
+    text = " ".join(lifetime(one)).replace("\u202f", " ")
+    total = one.statement["ledger"]["total"]
+    shown = re.findall(r"ε = (\S+) at|Spent (\S+),|used (\S+) |left (\S+)\. ", text)
+    for key, found in zip(("budget", "epsilon", "epsilon_adaptive", "remaining"), shown, strict=True):
+        value = float("".join(found))
+        side = -1 if key == "remaining" else 1
+        assert 0 <= side * (value - total[key]) < 1.01e-3, key
+    assert "do not add up" in text  # 1.1 + 2.2 is not 3
+    e, delta = math.exp(3.0), 1e-5
+    (bound,) = re.findall(r"right in at most ([\d.]+) % of cases", text)
+    right = 50 * (1 + (e - 1 + 2 * delta) / (e + 1))
+    assert right <= float(bound) <= right + 0.11 and right_at_most(3.0, delta) == pytest.approx(right / 100)
+    assert "in no ledger" in " ".join(lifetime(card("dp_sgd")))
+
+
+def test_everything_that_somebody_vouches_for_is_declared_or_open() -> None:
+    assert {one.state for one in vouched(full_card())} == {"open"}
+    done = replace(full_card(), facts=ALL)
+    assert {one.state for one in vouched(done)} == {"declared"} and len(vouched(done)) == 6
+    denied = replace(full_card(), facts={**ALL, "size_is_public": False})
+    assert [one.state for one in vouched(denied)].count("denied") == 1
+    alone = replace(full_card(), data={**full_card().data, "public_records": 0}, facts=ALL)
+    assert len(vouched(alone)) == 4  # nothing to vouch for in public records that were not used
+
+
+def test_what_nobody_declared_is_listed() -> None:
+    one = replace(full_card(), facts={"purpose": "x", "public_is_public": False})
+    missing = page_one(one, "private")["undeclared"]
+    assert set(missing) == set(FACTS) - {"purpose", "public_is_public"}
+    words = Page(html(one)).words
+    assert f"Facts that nobody declared ({len(missing)}): title, intended_use" in words
+
+
+def test_the_hash_on_page_one_is_that_of_the_file(tmp_path: Path) -> None:
+    one = replace(full_card(), title="ünïcode \udc80")
+    one.write(tmp_path / "privacy.json")
+    assert hashlib.sha256((tmp_path / "privacy.json").read_bytes()).hexdigest() in html(one)
+
+
+def test_necessity_is_measured_on_private_records_if_it_was() -> None:
+    """Two noisy accuracies with an error each: that of their difference is √2 times as large."""
+    compared = {
+        "accuracy": 0.86, "accuracy_public": 0.85, "accuracy_error": 0.002, "value": 0.1, "error": 0.1,
+        "loss_public": 0.4, "kept": True,
+    }  # fmt: skip
+    gain = gain_over_public(
+        {"public_validation": 0.1, "only_public": 0.9}, {"compared_with_public": compared}
+    )
+    assert gain is not None and gain.value == pytest.approx(1.0)
+    low, high = gain.interval or (0, 0)
+    assert high - low == pytest.approx(2 * 1.96 * math.sqrt(2) * 0.2)
+    assert gain.verdict == "The private records helped." and "on private records" in str(gain)
+    given_up = gain_over_public({}, {"compared_with_public": {**compared, "kept": False}})
+    assert given_up is not None and "public records alone was returned" in given_up.verdict
+    losses = {"value": 0.02, "error": 0.02, "loss_public": 0.4, "loss": "square"}
+    gain = gain_over_public({}, {"compared_with_public": losses})
+    assert gain is not None and gain.value == pytest.approx(5.0) and "cannot tell" in gain.verdict
+    assert gain_over_public({}, {}) is None
+    assert "was not measured" in Page(html(card("dp_sgd"))).words
+
+
+def test_a_model_without_a_guarantee_has_no_box_to_vouch_for() -> None:
+    words = Page(html(card("non_private"))).words
+    assert "You vouch for" not in words and "Decision" in words
+
+
+def test_special_categories_are_looked_for_among_the_columns() -> None:
+    data = {**full_card().data, "columns": ["age", "race"]}
+    one = replace(full_card(), data=data, facts={"special_categories": ["race", "religion"]})
+    words = Page(html(one)).words
+    assert "reads these special categories of data: race." in words
+    assert "no column of the model: religion." in words
