@@ -89,7 +89,9 @@ class PrivacyConditionError(SidelightError, ValueError):
 
 
 class BudgetExceeded(SidelightError):
-    """A step or a run would exceed the budget."""
+    """A step or a run would exceed the budget; `left` is the largest ε that would not, if it is known."""
+
+    left: float | None = None
 
 
 class UnboundedSensitivity(SidelightError, ValueError):

@@ -19,6 +19,11 @@ class Outcome:
     err: str
 
     @property
+    def words(self) -> str:
+        """What was printed, without the folds of its lines."""
+        return " ".join(self.out.split())
+
+    @property
     def json(self) -> Any:
         return json.loads(self.out, parse_constant=_no_constants)
 
@@ -41,7 +46,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("SIDELIGHT_DEBUG", raising=False)
 
     def call(*args: object) -> Outcome:

@@ -38,7 +38,10 @@ def test_two_tables_to_a_folder(run: Any) -> None:
         "60 public rows", "in folds", "took part in the fit", "sidelight predict model new.csv",
         "model.json, weights.safetensors, privacy.json, report.html",
     ):  # fmt: skip
-        assert words in outcome.out, outcome.out
+        assert words in outcome.words, outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert "nothing was declared for a reviewer" in outcome.words
+    assert "helped not known: this fit was not compared with public records alone" in outcome.words
     assert sorted(os.listdir("model")) == [
         "model.json", "privacy.json", "report.html", "weights.safetensors",
     ]  # fmt: skip
@@ -51,7 +54,8 @@ def test_json_for_scripts(run: Any) -> None:
     assert data["model"] == "model" and data["privacy"]["epsilon"] <= 1
     assert data["scores"]["rows"] == 60 and "public_validation" not in data["scores"]
     held_out = run(*FIT, "--overwrite", "--validation", "0.2")
-    assert "12 public rows held out" in held_out.out and " ± " in held_out.out
+    assert "12 public rows held out" in held_out.out
+    assert "95\u202f% interval" in held_out.out and "cannot tell whether they helped" in held_out.words
     assert data["data"]["private_records"] == 300
     assert any("seed" in line for line in data["privacy"]["assumptions"])
 
@@ -71,13 +75,51 @@ def test_a_seed_repeats_and_is_reported(run: Any) -> None:
 def test_a_ledger_pays(run: Any) -> None:
     Ledger.create("b.ledger").register("patients", relation="add-or-remove-one", epsilon=1.5, delta=1e-6)
     outcome = run(*FIT, "--ledger", "b.ledger", "--method", "public_whitening")
-    assert (
-        outcome.code == 0 and "add-or-remove-one, run " in outcome.out and "dataset patients" in outcome.out
-    )
+    assert outcome.code == 0 and "add-or-remove-one, run 1 of dataset patients" in outcome.words
     card = json.loads(Path("model/privacy.json").read_text())
     assert card["statement"]["delta"] == 1e-6 and len(card["ledger"]) == 1
-    run(*FIT, "--ledger", "b.ledger", "--overwrite").is_one_line_error(3, "epsilon")
+    refused = run(*FIT, "--ledger", "b.ledger", "--overwrite")
+    refused.is_one_line_error(3, "epsilon", "Try --epsilon 0.")
+    fitting = refused.err.split("--epsilon ")[1].rstrip(".\n")
+    assert run(*FIT, "--ledger", "b.ledger", "--overwrite", "--epsilon", fitting, "--dry-run").code == 0
     assert len(Ledger.open("b.ledger").charges("patients")) == 1
+
+
+def test_a_dry_run_says_what_would_be_charged_and_charges_nothing(run: Any) -> None:
+    book = Ledger.create("b.ledger")
+    book.register("patients", relation="add-or-remove-one", epsilon=1.5, delta=1e-6)
+    before = Path("b.ledger").read_bytes()
+    outcome = run(*FIT, "--ledger", "b.ledger", "--dry-run")
+    assert (outcome.code, outcome.err) == (0, "")
+    for words in ("target sick: classification", "300 records in private.csv", "age", "n·δ = 0.0003",
+                  "ε = 1 at δ = 1e-06, add-or-remove-one", "it would be admitted"):  # fmt: skip
+        assert words in outcome.words, outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert not Path("model").exists() and Path("b.ledger").read_bytes() == before
+    over = run(*FIT, "--epsilon", "2", "--ledger", "b.ledger", "--dry-run")
+    over.is_one_line_error(3, "epsilon=2", "Try --epsilon 1.5")
+    assert book.charges("patients") == []
+    wrong = run(*FIT[:4], "--target", "nothing", *FIT[6:], "--dry-run")
+    wrong.is_one_line_error(2, "nothing")
+
+
+def test_a_dry_run_reads_no_cell_of_the_private_table(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sidelight.estimators.fit_records import SchemaRecords
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("private rows were read")
+
+    monkeypatch.setattr(SchemaRecords, "encoded", read)
+    assert run(*FIT, "--dry-run").code == 0
+    assert "AssertionError" in run(*FIT).err  # a fit does read them
+
+
+def test_public_records_that_are_not_public_are_refused_before_the_charge(run: Any) -> None:
+    Path("facts.toml").write_text("public_is_public = false\n")
+    run(*FIT, "--facts", "facts.toml").is_one_line_error(
+        2, "public_is_public is false", "Nothing was charged"
+    )
+    assert not Path("model").exists()
 
 
 def test_names_of_ignored_columns_are_cut_and_reasons_come_once(run: Any) -> None:
@@ -86,8 +128,8 @@ def test_names_of_ignored_columns_are_cut_and_reasons_come_once(run: Any) -> Non
         table = pd.read_csv(f"{name}.csv", dtype=str).assign(**{long: "1", "other": "1"})
         table.to_csv(f"{name}.csv", index=False)
     outcome = run(*FIT)
-    assert outcome.code == 0 and max(map(len, outcome.out.splitlines())) < 200, outcome.out
-    assert f"ignored  '{'z' * 60}…', 'other': constant" in outcome.out
+    assert outcome.code == 0 and max(map(len, outcome.out.splitlines())) <= 80, outcome.out
+    assert f"ignored '{'z' * 60}…', 'other': constant" in outcome.words
 
 
 def test_parquet_schema_and_ignored_columns(run: Any) -> None:
@@ -99,7 +141,7 @@ def test_parquet_schema_and_ignored_columns(run: Any) -> None:
     files = ("private.parquet", "--public", "public.parquet", "--schema", "s.json")
     outcome = run("fit", *files, "--epsilon", "1", "--out", "m")
     assert outcome.code == 0, outcome.err
-    assert "ignored  'id': looks like an identifier" in outcome.out
+    assert "ignored 'id': looks like an identifier" in outcome.words
     told = json.loads(Path("m/privacy.json").read_text())["statement"]
     assert any("schema was declared" in line for line in told["assumptions"])
 

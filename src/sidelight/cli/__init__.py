@@ -38,6 +38,7 @@ from sidelight.errors import (
     RecordsWarning,
     SidelightError,
 )
+from sidelight.numbers import plain_down
 
 __all__ = ["main"]
 
@@ -88,7 +89,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
 
 
-SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
 
 @click.command(cls=LazyGroup, context_settings=SETTINGS)
@@ -154,12 +155,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)
     except SidelightError as error:
-        return _fail(str(error), exit_code(error))
+        return _fail(f"{error}{_what_would_fit(error)}", exit_code(error))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _fail(f"{where}{error.strerror or 'input or output failed'}", FAILED)
     except Exception as error:
         return _bug(error)
+
+
+def _what_would_fit(error: SidelightError) -> str:
+    """What to type instead, if a budget refused a fit of which a smaller one would be admitted."""
+    left = error.left if isinstance(error, BudgetExceeded) else None
+    return f" Try --epsilon {plain_down(left, 3)}." if left else ""
 
 
 def exit_code(error: SidelightError) -> int:

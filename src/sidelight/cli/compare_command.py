@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sidelight.comparison.rehearsals import Rehearsal
     from sidelight.comparison.stages import Comparison
 
-__all__ = []
-
 
 SCORES = (
     *("balanced_accuracy", "auc", "log_loss", "calibration_error"),

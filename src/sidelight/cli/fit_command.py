@@ -11,9 +11,8 @@ import click
 
 from sidelight.cli import terminal
 from sidelight.cli.terminal import FILE, LOSSES
-from sidelight.errors import InputError, SidelightError, listed
+from sidelight.errors import InputError, SidelightError
 from sidelight.files import MODEL, check_output_folder, missing, read_whole
-from sidelight.numbers import plain_up
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.data.schema import Schema, TaskName
     from sidelight.observers import FitProgress
-    from sidelight.privacy.statement import PrivacyStatement
     from sidelight.tables import TableModel
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -118,6 +116,7 @@ TRUST = click.option(
 @click.option("--workers", type=click.IntRange(1), metavar="N", help="Default: one Ray worker per processor.")
 @click.option("--ray-address", metavar="ADDRESS", help="A running Ray cluster; default: start one here.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing model.")
+@click.option("--dry-run", is_flag=True, help="Show plan and cost, and stop before the charge.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:
     """Fit a private model to the table PRIVATE (CSV, TSV or Parquet), with the help of a public one.
@@ -176,6 +175,14 @@ def _run(given: Json) -> None:
     del given["trust"]
     file, seed = given.pop("facts"), given.pop("seed")
     facts = None if file is None else read_facts(file)  # before anything is spent
+    if facts is not None and facts.get("public_is_public") is False and given["public"] is not None:
+        raise InputError(
+            f"{file}: public_is_public is false, so {given['public']} must not be used as public. "
+            "Nothing was charged"
+        )
+    if given.pop("dry_run"):
+        click.echo(_dry_run(given, seed))
+        return
     progress = FitProgress(ledger=given["ledger"])
     runs = _runs(given["ledger"])
     try:
@@ -189,7 +196,38 @@ def _run(given: Json) -> None:
     if as_json:
         terminal.as_json(_as_data(model, out))
     else:
-        click.echo(_summary(model, out))
+        from sidelight.cli.fit_summary import fit_summary
+
+        click.echo(fit_summary(model, out))
+
+
+def _dry_run(given: Json, seed: int | None) -> str:
+    """The plan of this fit, which ends where the charge would be."""
+    from sidelight.cli.fit_summary import plan_summary
+    from sidelight.privacy.observer import Observer, PlanOnly
+    from sidelight.tables import fit_tables
+
+    class _Stop(Observer):
+        plan_only = True
+
+    try:
+        fit_tables(**given, random_state=seed, observers=[_Stop()])
+    except PlanOnly as stopped:
+        return plan_summary(stopped.contract, given, _schema_of(given))
+    raise SidelightError("a dry run did not stop")  # every fit begins with a contract
+
+
+def _schema_of(given: Json) -> Schema:
+    from sidelight.data.schema import Schema, text_types
+    from sidelight.tables import read_table
+
+    if given["schema"] is not None:
+        return Schema.read(given["schema"])
+    types = given["types"] | text_types(given["text"], given["encoder"])
+    types |= text_types(given["image"], given["encoder"], kind="image")
+    public = read_table(given["public"])
+    ignore = tuple(name for name in given["ignore"] if name in public.columns)
+    return Schema.learn(public, given["target"], task=given["task"], ignore=ignore, types=types)
 
 
 def _save(model: TableModel, out: Path, overwrite: bool, facts: Json | None) -> None:
@@ -230,64 +268,6 @@ def _as_data(model: TableModel, out: Path) -> Json:
     privacy.pop("events")
     data: Json = plain({"model": str(out), "privacy": privacy, "scores": model.scores, "data": model.data})
     return data
-
-
-def _summary(model: TableModel, out: Path) -> str:
-    """What was learned, what it cost, how good it is as far as public rows tell, and what to type next."""
-    from sidelight.data.schema import column_lines
-    from sidelight.privacy.statement import plain
-    from sidelight.report.score_tables import score_lines
-
-    statement, data = model.privacy_, plain(model.data)
-    columns, details = f"{len(data['columns'])} columns", plain(statement.details)
-    reasons = [*details.get("reasons", ()), *details.get("notes", ())]
-    counted = "" if statement.unit == "record" else f"persons (by {statement.unit}) "
-    lines = [
-        f"returned {statement.returned or f'the model of {_method(statement)}'}",
-        f"fitted   {data['target']} from {columns}: {data['private_records']:,} private {counted}and "
-        f"{data['public_records']:,} public records",
-        f"spent    {_guarantee(statement)}",
-        f"method   {_method(statement)}",
-        *[f"         {line}" for line in dict.fromkeys(reasons)],
-        *_under("health", [statement.health] if statement.health else []),
-        *_under("quality", score_lines(plain(model.scores))),
-        *_under("columns", [line.split(" ", 1)[1] for line in column_lines(model.schema)]),
-        *_under("ignored", _ignored(model.schema)),
-        *[f"note     {line}" for line in statement.assumptions if "seed" in line],
-        f"wrote    {out}: model.json, weights.safetensors, privacy.json, report.html",
-        f"next     sidelight predict {out} new.csv --out predictions.csv",
-        f"         open {out / 'report.html'} in a browser",
-    ]
-    return "\n".join(lines)
-
-
-def _ignored(schema: Schema) -> list[str]:
-    """Columns that are not used, by reason."""
-    reasons: dict[str, list[str]] = {}
-    for name, column in schema.ignored.items():
-        reasons.setdefault(column.note or "as declared", []).append(name)
-    return [f"{listed(names)}: {reason}" for reason, names in reasons.items()]
-
-
-def _guarantee(statement: PrivacyStatement) -> str:
-    if statement.epsilon == 0:
-        return "nothing: the private records were not used"
-    if statement.epsilon == float("inf"):
-        return f"no guarantee at all: {statement.method} does not protect the private records"
-    receipt = statement.ledger
-    paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
-    epsilon, delta = plain_up(statement.epsilon, 4), plain_up(statement.delta, 3)
-    whose = "" if statement.unit == "record" else " for all rows of a person"
-    return f"ε = {epsilon}, δ = {delta}, {statement.relation}{whose}{paid}"
-
-
-def _method(statement: PrivacyStatement) -> str:
-    chosen, name = statement.details.get("chosen"), statement.method
-    return name if chosen in (None, name) else f"{name}, which chose {chosen}"
-
-
-def _under(head: str, lines: list[str]) -> list[str]:
-    return [f"{head if i == 0 else '':<9}{line}" for i, line in enumerate(lines)]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -414,6 +394,7 @@ def schema(
         raise InputError(missing(public))
     if out is not None and (out.exists() or out.is_symlink()):
         raise terminal.exists_already(out)
+    from sidelight.cli.fit_summary import folded, ignored_columns
     from sidelight.data.schema import Schema, column_lines, text_types
     from sidelight.tables import read_table
 
@@ -432,8 +413,7 @@ def schema(
     )
     ignored = f"{len(schema.ignored)} column{'' if len(schema.ignored) == 1 else 's'} ignored"
     click.echo(f"wrote {out}: {schema.target.task} of {target} from {found}; {ignored}")
-    for line in [*column_lines(schema), *(f"ignored {line}" for line in _ignored(schema))]:
-        click.echo(f"  {line}")
-    click.echo(
-        f"next: edit it, then sidelight fit PRIVATE --public {public} --schema {out} --epsilon 1 --out model"
-    )
+    for line in [*column_lines(schema), *(f"ignored {line}" for line in ignored_columns(schema))]:
+        click.echo("\n".join(folded("", [line])))
+    click.echo("next: edit it, then")
+    click.echo(f"  sidelight fit PRIVATE --public {public} \\\n      --schema {out} --epsilon 1 --out model")

@@ -51,8 +51,9 @@ def command(
     """Write the privacy report of a model, and say what it promises.
 
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
-    opens offline. Its ε is recomputed from the events in the card: a card that claims less than they
-    cost, or that holds a failed audit, ends with exit code 1. So do weights that are not those of the card.
+    opens offline. Its ε is recomputed from the events in the card. The exit code
+    is 1 if the card claims less than they cost, holds a failed audit, declares
+    that the public records are not public, or lies beside other weights.
 
     \b
       sidelight report model/
@@ -86,7 +87,8 @@ def command(
     terminal.as_json(summary) if as_json else _print(summary)
     if open_:
         click.launch(report.resolve().as_uri())
-    return 0 if summary["holds"] and not summary["audits_failed"] and not summary["files_changed"] else 1
+    sound = summary["holds"] and summary["public_is_public"] is not False
+    return 0 if sound and not summary["audits_failed"] and not summary["files_changed"] else 1
 
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
@@ -154,6 +156,8 @@ def _summary(card: Card, report: Path) -> Json:
 
 def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     from sidelight.privacy import events
+    from sidelight.report.facts import undeclared
+    from sidelight.report.guarantee import alarms, people, protected
 
     facts: Json = {
         "title": card.title,
@@ -168,7 +172,16 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
         "charged": events.describe(card.plan),
         "assumptions": [str(line) for line in card.statement["assumptions"]],
         "audits_failed": sum(row.get("passed") is not True for row in card.audits),
+        "public_is_public": card.facts.get("public_is_public"),
+        "alarms": alarms(card),
+        "undeclared": undeclared(card.facts),
+        "privacy_json_sha256": card.digest,
     }
+    who = protected(card)
+    if promise.kind == "private" and who.whose == "person":
+        facts |= {"epsilon_per_person": who.epsilon, "delta_per_person": who.delta}
+    if promise.kind == "private" and (found := people(card, who.delta)) is not None:
+        facts["n_delta"] = found[1]
     if attack is not None:
         rates = (0.001, 0.01, 0.1)
         powers = {f"{rate:g}": float(attack.power(rate)) for rate in rates}
@@ -177,6 +190,8 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
 
 
 def _print(summary: Json) -> None:
+    for line in summary["alarms"]:
+        terminal.console().print(f"WARNING: {line}", style="bold red", markup=False)
     rows = terminal.table("", "")
     for name, text in _lines(summary):
         terminal.add_row(rows, name, text)
@@ -197,6 +212,11 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
     lines.append(("guarantee", verdicts[summary["guarantee"]]))
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
         lines.append(("recomputed", f"ε = {plain_up(summary['epsilon_recomputed'])}"))
+    if "epsilon_per_person" in summary:
+        epsilon, delta = (plain_up(summary[f"{name}_per_person"]) for name in ("epsilon", "delta"))
+        lines.append(("per person", f"ε = {epsilon} at δ = {delta}"))
+    if "n_delta" in summary:
+        lines.append(("n·δ", f"{plain_up(summary['n_delta'], 2)} people may fall outside ε on average"))
     lines.append(("charged", summary["charged"]))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
@@ -206,4 +226,6 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         lines.append(("files", f"{', '.join(summary['files_changed'])}: CHANGED since the card was written"))
     if summary["audits_failed"]:
         lines.append(("audits", f"{summary['audits_failed']} FAILED"))
+    if summary["undeclared"]:
+        lines.append(("undeclared", ", ".join(summary["undeclared"])))
     return [*lines, *((name, summary[name]) for name in ("report", "pdf", "registry") if name in summary)]

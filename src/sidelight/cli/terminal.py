@@ -45,13 +45,13 @@ def _words(value: object) -> object:
 
 
 def console() -> Console:
-    """A console that breaks no numbers: a pipe gets 100 columns, a terminal its own width."""
+    """A console that breaks no numbers: a pipe gets 80 columns, a terminal its own width."""
     import os
     import sys
 
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 100
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 80
     return Console(width=width, highlight=False)
 
 

@@ -29,7 +29,7 @@ from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Charge, Ledger, RegisteredDataset, Run
 from sidelight.privacy.noise import Noise
-from sidelight.privacy.observer import ObservedAccount, Observer
+from sidelight.privacy.observer import ObservedAccount, Observer, PlanOnly
 from sidelight.privacy.open_accounts import Certified, OpenAccount
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement, Receipt, plain, warn_of_epsilon
@@ -170,8 +170,18 @@ class Contract:
         warn_of_epsilon(self.cost)
         for observer in self.observers:
             observer.on_plan()
+        if any(observer.plan_only for observer in self.observers):
+            self._check_admitted()
+            raise PlanOnly(self)
         run = self._own_run() if self.payer is None else self._charge(self.payer)
         return run, self._observed(self._guarded(run))
+
+    def _check_admitted(self) -> None:
+        """Raise as the charge would; nothing is written."""
+        if self.payer is not None:
+            self.payer.ledger.check_admitted(
+                self.payer.dataset, self.event, relation=self.relation, identity=self.payer.identity
+            )
 
     def _observed(self, account: Account) -> Account:
         """Notify observers that the run begins, and of its releases."""

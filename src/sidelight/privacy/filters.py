@@ -313,7 +313,9 @@ class Budget:
         earlier = [event for event in charges() if events.elementary(event)]
         if not earlier and self.exact(plan) <= self.epsilon * (1 + _ROUNDING):
             return "exact"
-        raise BudgetExceeded(self._refusal(plan, earlier, dataset, runs))
+        refusal = BudgetExceeded(self._refusal(plan, earlier, dataset, runs))
+        refusal.left = self.left(earlier)
+        raise refusal
 
     def _without_leak(self, part: Event) -> tuple[Event, float]:
         """An event with a finite Rényi curve, and the probability δ_i that was set apart for it."""

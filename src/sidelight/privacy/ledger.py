@@ -227,13 +227,7 @@ class Ledger:
             nonlocal order
             book = self._book(entries)
             order = book.runs(dataset) + 1
-            target = book.check_relation(dataset, relation)
-            evidence = book.check_data(dataset, identity)
-            rule = target.budget.admit(
-                plan_event, book.tally(dataset), functools.partial(book.in_force, dataset),
-                dataset=dataset, runs=book.runs(dataset),
-            )  # fmt: skip
-            return {**body, "rule": rule, "evidence": None if evidence is None else evidence.to_body()}
+            return {**body, **self._admission(book, dataset, plan_event, relation, identity)}
 
         # Once without the lock: accounting and reading may take long, and are remembered for the time inside.
         decide(self._entries())
@@ -252,6 +246,24 @@ class Ledger:
             evidence=evidence,
             order=order,
         )
+
+    def check_admitted(
+        self, dataset: str, plan_event: Event, *, relation: Relation, identity: Identity | None = None
+    ) -> None:
+        """Raise as `begin` would for this plan, and write nothing."""
+        self._admission(self._book(self._entries()), dataset, plan_event, relation, identity)
+
+    def _admission(
+        self, book: Book, dataset: str, plan_event: Event, relation: Relation, identity: Identity | None
+    ) -> Json:
+        """The rule by which a plan is admitted, and the evidence of its records."""
+        target = book.check_relation(dataset, relation)
+        evidence = book.check_data(dataset, identity)
+        rule = target.budget.admit(
+            plan_event, book.tally(dataset), functools.partial(book.in_force, dataset),
+            dataset=dataset, runs=book.runs(dataset),
+        )  # fmt: skip
+        return {"rule": rule, "evidence": None if evidence is None else evidence.to_body()}
 
     def _warn_of_a_look_alike(self, name: str, evidence: Evidence | None) -> None:
         if evidence is None or evidence.binds is None:

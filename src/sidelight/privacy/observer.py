@@ -7,6 +7,7 @@ releases, statement) and, where the method takes private steps, the loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from sidelight.errors import (
     InputError,
@@ -18,8 +19,21 @@ from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 
 
+class PlanOnly(BaseException):
+    """A run ends before its charge, as an observer asked for. No error, so that no handler takes it."""
+
+    def __init__(self, contract: Any) -> None:
+        super().__init__("the plan alone was asked for")
+        self.contract = contract
+
+
 class Observer:
-    """An observer that ignores every event; subclasses take those that they want."""
+    """An observer that ignores every event; subclasses take those that they want.
+
+    plan_only: whether the run is to end with `PlanOnly` before the charge.
+    """
+
+    plan_only = False
 
     def on_stage(self, name: str) -> None:
         """A stage of the work begins."""
@@ -63,6 +77,7 @@ class _UsersObserver(Observer):
 
     def __init__(self, inner: Observer) -> None:
         self._inner, self._charged, self._failed = inner, False, False
+        self.plan_only = inner.plan_only
 
     def on_stage(self, name: str) -> None:
         self._notify(lambda: self._inner.on_stage(name))

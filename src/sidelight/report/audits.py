@@ -14,8 +14,6 @@ from sidelight.numbers import down, percent, pretty, up
 from sidelight.report.card import Card, number
 from sidelight.report.words import in_words
 
-__all__ = ["audit_row", "with_audits"]
-
 _MOST_AUDITS = 1 << 24  # bytes of a file
 
 

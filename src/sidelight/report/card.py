@@ -25,8 +25,6 @@ from sidelight.privacy.ledger import Charge, Ledger
 from sidelight.privacy.statement import PrivacyStatement, plain
 from sidelight.report.effects import Effects
 
-__all__ = ["Card", "card_of", "ledger_rows", "number", "versions"]
-
 FORMAT = 1
 _STATEMENT = {
     "method": str,

@@ -17,8 +17,6 @@ from markupsafe import Markup
 
 from sidelight.numbers import count, percent, pretty, scientific
 
-__all__ = ["Axis", "Chart", "Series", "axis_for", "drawing", "legend_mark", "marker", "read_out", "table"]
-
 _MOST_POINTS = 400  # of a line; more than a screen can show
 _MOST_ROWS = 60
 _LETTER = 6.1  # width of a letter of a tick label

@@ -13,8 +13,6 @@ from sidelight.report.gain import lower_is_better
 from sidelight.report.row_chart import Mark, Row, formatted, row_figure
 from sidelight.report.words import in_words, label
 
-__all__ = ["comparison_figures", "comparison_rows"]
-
 _LOOKS = {"only_public": 1, "non_private": 7}  # as in every chart; private methods share the first colour
 
 

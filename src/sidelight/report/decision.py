@@ -16,8 +16,6 @@ from sidelight.report.gain import gain_over_public
 from sidelight.report.guarantee import Kind, alarms, composed, protected, uses_public
 from sidelight.report.tradeoff import right_at_most
 
-__all__ = ["ADDS_UP", "Vouched", "lifetime", "page_one", "vouched"]
-
 _WHO = ("purpose", "controller", "operator", "legal_basis", "data_subjects", "recipients")
 ADDS_UP = (
     "Spent and left do not add up to the budget: losses compose to less than their sum, and left is the "

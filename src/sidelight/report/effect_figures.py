@@ -13,8 +13,6 @@ from sidelight.report.charts import Chart, Series, axis_for, drawing, legend_mar
 from sidelight.report.effects import Effect, Effects
 from sidelight.report.row_chart import Mark, Row, formatted, row_figure
 
-__all__ = ["effect_figures", "notebook_html"]
-
 _MOST_OUTPUTS = 4  # lines of a figure
 _WIDTH, _LINE_HEIGHT = 360, 190
 

@@ -24,8 +24,6 @@ from sidelight.data.schema import ENCODED, Column, Schema
 from sidelight.data.values import as_moment, as_number, as_text, as_truth, iso_of, pandas
 from sidelight.errors import InputError
 
-__all__ = ["Effect", "Effects", "effects_of", "sample_rows"]
-
 _MOST_ROWS = 100
 _MOST_COLUMNS = 8
 _MOST_CATEGORIES = 10  # or dates

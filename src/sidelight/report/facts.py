@@ -25,8 +25,6 @@ from typing import Literal
 from sidelight.arrays import Json
 from sidelight.errors import InputError, nearest
 
-__all__ = ["FACTS", "check_facts", "declared", "read_facts", "said_of", "undeclared"]
-
 Kind = Literal["text", "yes or no", "whole number", "texts", "date"]
 
 FACTS: dict[str, tuple[str, Kind]] = {

@@ -21,11 +21,6 @@ from sidelight.report.charts import Chart, Series
 from sidelight.report.guarantee import explain
 from sidelight.report.tradeoff import TradeOff, cost_of
 
-__all__ = [
-    "attack_chart", "charged", "filter_unit", "reliability_chart", "training_charts", "training_constants",
-]  # fmt: skip
-
-
 _LOOKS = 12  # at the budget spent, of a plan that takes a convolution each
 # key of the history: title, label of the y axis, does 0 belong to it?
 _CURVES: dict[str, tuple[str, str, bool]] = {

@@ -14,8 +14,6 @@ from sidelight.numbers import pretty
 from sidelight.report.card import number
 from sidelight.scoring import NAMES
 
-__all__ = ["SHARES", "Gain", "gain_over_public", "lower_is_better"]
-
 SHARES = ("accuracy", "balanced_accuracy")
 _NORMAL = 1.96  # a 95 % interval is so many standard errors
 

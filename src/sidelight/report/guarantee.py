@@ -17,15 +17,9 @@ from sidelight.numbers import count, percent_up, pretty, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import SEED_ASSUMPTION
-from sidelight.privacy.statement import LITTLE
+from sidelight.privacy.statement import WEAK_EPSILON
 from sidelight.report.card import Card, number
 from sidelight.report.tradeoff import attack_on, cost_of, right_at_most
-
-__all__ = [
-    "NOT_PUBLIC", "Guarantee", "Kind", "Protected", "Source", "alarms", "changed", "composed", "explain",
-    "guarantee", "people", "protected", "right_guesses", "several", "source_of", "times_as_likely",
-    "uses_public",
-]  # fmt: skip
 
 Kind = Literal["private", "unused", "none", "false"]
 _TOLERANCE = 1e-4  # relative; versions of SciPy differ in the last digits
@@ -149,7 +143,7 @@ def alarms(card: Card) -> list[str]:
     """What no reader may miss, in the page and in a terminal."""
     lines = []
     who, kind = protected(card), _kind(card, cost_of(card, card.plan))
-    if kind == "private" and float(f"{who.epsilon:.2g}") >= LITTLE:
+    if kind == "private" and float(f"{who.epsilon:.2g}") >= WEAK_EPSILON:
         right = right_guesses(card, who)
         share = "" if right is None else f": an attacker may be right in {percent_up(right)} of all cases"
         lines.append(f"ε = {up(who.epsilon)} per {who.whose} protects little{share}.")

@@ -10,8 +10,6 @@ from decimal import ROUND_CEILING
 from sidelight.numbers import rounded
 from sidelight.privacy.statement import PrivacyStatement
 
-__all__ = ["budget_box", "budget_line", "budget_words"]
-
 _DEFAULT = "the default"
 _CELL = 'style="text-align: left; padding: 0 1em 0 0;"'
 

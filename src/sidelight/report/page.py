@@ -39,8 +39,6 @@ from sidelight.report.score_tables import WEAK, confusion_table, group_table, me
 from sidelight.report.tradeoff import attack_on
 from sidelight.report.words import in_words, label
 
-__all__ = ["html", "view", "write_report"]
-
 _POWER = re.compile("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
 _LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "−0123456789")
 

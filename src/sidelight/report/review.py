@@ -25,8 +25,6 @@ from sidelight.report.gain import gain_over_public
 from sidelight.report.guarantee import changed, protected, uses_public
 from sidelight.report.score_tables import group_table
 
-__all__ = ["Evaluated", "evaluation", "gaussian_mu", "profile", "registry_entry"]
-
 _DELTAS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10)
 State = Literal["answered", "declared", "open"]
 

@@ -12,8 +12,6 @@ from sidelight.arrays import Json
 from sidelight.numbers import percent, pretty
 from sidelight.report.charts import Axis, Series, axis_for, legend_mark, marker
 
-__all__ = ["Mark", "Row", "formatted", "row_figure"]
-
 _WIDTH, _ROW, _LETTER = 360, 21, 6.1
 _LONGEST_LABEL = 22
 

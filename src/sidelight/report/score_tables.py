@@ -11,8 +11,6 @@ from sidelight.report.gain import SHARES, gain_over_public
 from sidelight.report.words import in_words, label
 from sidelight.scoring import NAMES
 
-__all__ = ["WEAK", "confusion_table", "group_table", "measure_table", "score_lines", "score_table"]
-
 WEAK = 100  # rows of a subgroup; of fewer, an accuracy is known to ±10 points at best
 # key of the scores: what it is the score of, and its colour, the same in every report
 _MODELS = {
@@ -196,7 +194,7 @@ def score_lines(scores: Json) -> list[str]:
     """The scores of `tables.public_scores`, in lines; never more digits than the rows allow."""
     if "measures" not in scores:
         return ["not known: there are too few public rows to score anything on"]
-    where = "all public rows took part in the fit; these are scores of models in folds"
+    where = "all public rows took part in the fit; scores are of models in folds"
     lines = [_without_features(scores), *([where] if scores.get("in_folds") else []), *_measures(scores)]
     return [*lines, *_confusion(scores.get("confusion")), *_by_group(scores)]
 

@@ -31,8 +31,6 @@ from sidelight.privacy.conversions import gaussian_delta
 from sidelight.privacy.events import Event, Relation
 from sidelight.report.card import Card
 
-__all__ = ["TradeOff", "attack_on", "cost_of", "right_at_most", "trade_off"]
-
 _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.RenyiBound)
 _NODES = 1500  # of ε
 _HALVINGS = 50

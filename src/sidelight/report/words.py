@@ -5,8 +5,6 @@ from __future__ import annotations
 from sidelight.numbers import pretty
 from sidelight.report.card import number
 
-__all__ = ["in_words", "label"]
-
 
 def label(key: object) -> str:
     """A key of a dictionary as words."""

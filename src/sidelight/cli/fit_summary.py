@@ -1,0 +1,177 @@
+"""What `sidelight fit` prints: what was learned, what it cost, how good it is, and what to type next.
+
+With --dry-run: what would be read and charged. No line is longer than a terminal is wide.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sidelight.errors import listed
+from sidelight.numbers import plain_down, plain_up
+
+if TYPE_CHECKING:
+    from sidelight.arrays import Json
+    from sidelight.data.schema import Schema
+    from sidelight.privacy.contract import Contract
+    from sidelight.privacy.statement import PrivacyStatement
+    from sidelight.report import Card
+    from sidelight.tables import TableModel
+
+_WIDTH, _HEAD = 80, 9  # of a terminal, and of the word before each group of lines
+
+
+def folded(head: str, lines: list[str]) -> list[str]:
+    """A word, and lines beside it, the long ones folded."""
+    out: list[str] = []
+    for line in lines:
+        wide = len(line) > _WIDTH - _HEAD
+        out += (
+            textwrap.wrap(line, _WIDTH - _HEAD, subsequent_indent="  ", break_on_hyphens=False)
+            if wide
+            else [line]
+        )
+    return [f"{head if i == 0 else '':<{_HEAD}}{line}" for i, line in enumerate(out)]
+
+
+def fit_summary(model: TableModel, out: Path) -> str:
+    """Of a fit that was saved in the folder `out`."""
+    from sidelight.data.schema import column_lines
+    from sidelight.privacy.statement import plain
+    from sidelight.report import Card
+    from sidelight.report.guarantee import alarms
+    from sidelight.report.score_tables import score_lines
+
+    statement, data, card = model.privacy_, plain(model.data), Card.read(out / "privacy.json")
+    details = plain(statement.details)
+    counted = "" if statement.unit == "record" else f"persons (by {statement.unit}) "
+    sizes = f"{data['private_records']:,} private {counted}and {data['public_records']:,} public records"
+    reasons = [*details.get("reasons", ()), *details.get("notes", ())]
+    groups = {
+        "returned": [statement.returned or f"the model of {_method(statement)}"],
+        "fitted": [f"{data['target']} from {len(data['columns'])} columns: {sizes}"],
+        "spent": [_guarantee(statement), *_in_people(card)],
+        "WARNING": alarms(card),
+        "helped": _helped(card),
+        "method": [_method(statement), *dict.fromkeys(reasons)],
+        "health": [statement.health] if statement.health else [],
+        "quality": score_lines(plain(model.scores)),
+        "columns": [line.split(" ", 1)[1] for line in column_lines(model.schema)],
+        "ignored": ignored_columns(model.schema),
+        "declare": _undeclared(card),
+        "wrote": [f"{out}: model.json, weights.safetensors, privacy.json, report.html"],
+        "next": [
+            f"sidelight predict {out} new.csv --out predictions.csv",
+            f"open {out / 'report.html'} in a browser",
+        ],
+    }
+    return "\n".join(line for head, lines in groups.items() for line in folded(head, lines))
+
+
+def _guarantee(statement: PrivacyStatement) -> str:
+    if statement.epsilon == 0:
+        return "nothing: the private records were not used"
+    if statement.epsilon == float("inf"):
+        return f"no guarantee at all: {statement.method} does not protect the private records"
+    receipt = statement.ledger
+    paid = f", run {receipt['run']} of dataset {receipt['dataset']}" if receipt else ", no ledger"
+    epsilon, delta = plain_up(statement.epsilon, 4), plain_up(statement.delta, 3)
+    whose = "" if statement.unit == "record" else " for all rows of a person"
+    return f"ε = {epsilon}, δ = {delta}, {statement.relation}{whose}{paid}"
+
+
+def _in_people(card: Card) -> list[str]:
+    """ε of a person with several records, and n·δ."""
+    from sidelight.report.guarantee import people, protected
+
+    who, lines = protected(card), []
+    if not 0 < card.epsilon < float("inf"):
+        return []
+    if who.records > 1:
+        epsilon, delta = plain_up(who.epsilon, 4), plain_up(who.delta, 3)
+        lines.append(f"per person (at most {who.records} records): ε = {epsilon}, δ = {delta}")
+    if (found := people(card, who.delta)) is not None:
+        lines.append(f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, so many may fall outside ε on average")
+    return lines
+
+
+def _helped(card: Card) -> list[str]:
+    """Whether private records helped, or that nobody can tell."""
+    from sidelight.report.gain import gain_over_public
+
+    gain = gain_over_public(card.scores, card.statement["details"])
+    if gain is not None:
+        return [str(gain)]
+    if card.epsilon == 0:
+        return []
+    return ["not known: this fit was not compared with public records alone (see --validation)"]
+
+
+def _undeclared(card: Card) -> list[str]:
+    """What an officer will ask for."""
+    from sidelight.report.facts import undeclared
+
+    names = undeclared(card.facts)
+    if not card.facts:
+        return [
+            f"nothing was declared for a reviewer: the report lists {len(names)} facts that --facts takes"
+        ]
+    return [f"still open for a reviewer: {', '.join(names)}"] if names else []
+
+
+def ignored_columns(schema: Schema) -> list[str]:
+    """Columns that are not used, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for name, column in schema.ignored.items():
+        reasons.setdefault(column.note or "as declared", []).append(name)
+    return [f"{listed(names)}: {reason}" for reason, names in reasons.items()]
+
+
+def _method(statement: PrivacyStatement) -> str:
+    chosen, name = statement.details.get("chosen"), statement.method
+    return name if chosen in (None, name) else f"{name}, which chose {chosen}"
+
+
+# ---------------------------------------------------------------------------------------------------
+# before anything is charged
+
+
+def plan_summary(contract: Contract, given: Json, schema: Schema) -> str:
+    """What a fit with these options would read, release and charge."""
+    from sidelight.data.schema import column_lines
+    from sidelight.privacy import events
+
+    details, payer = contract.details, contract.payer
+    chosen = details.get("chosen")
+    method = (
+        contract.method
+        if chosen in (None, contract.method)
+        else f"{contract.method}, which would choose {chosen}"
+    )
+    counted = "records" if contract.unit == "record" else f"persons (by {contract.unit})"
+    paid = "no ledger: nothing remembers this charge"
+    if payer is not None:
+        left = plain_down(payer.ledger.remaining(payer.dataset), 4)
+        paid = f"dataset {payer.dataset}, which has ε = {left} left for one run: it would be admitted"
+    groups = {
+        "dry run": ["nothing is charged, and no private value is read"],
+        "target": [f"{schema.target.name}: {schema.target.task}"],
+        "private": [f"{contract.n:,} {counted} in {given['private']}"],
+        "public": [
+            f"{details.get('public_records', 0):,} records"
+            + (f" in {given['public']}" if given["public"] else "")
+        ],
+        "columns": [", ".join(schema.used), *[line.split(" ", 1)[1] for line in column_lines(schema)]],
+        "ignored": ignored_columns(schema),
+        "method": [method, *map(str, details.get("reasons", ()))],  # type: ignore[call-overload]
+        "plan": [events.describe(contract.event)],
+        "charge": [
+            f"ε = {plain_up(contract.cost, 4)} at δ = {plain_up(contract.delta, 3)}, {contract.relation}",
+            f"n·δ = {plain_up(contract.n * contract.delta, 2)}",
+            paid,
+        ],
+        "next": ["the same command without --dry-run"],
+    }
+    return "\n".join(line for head, lines in groups.items() for line in folded(head, lines))
