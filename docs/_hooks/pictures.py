@@ -10,13 +10,18 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
+from math import sqrt
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
 import matplotlib
 
 matplotlib.use("svg")
+# The same colours in every picture, each legible on the pages' light and dark backgrounds.
+OURS, PUBLIC, OTHER, THIRD, FREE, INK = "#2f88b5", "#d2632f", "#3a9a6b", "#9a62b8", "#7d848c", "#7d848c"
 matplotlib.rcParams.update({"svg.hashsalt": "sidelight", "svg.fonttype": "none", "font.size": 10})
+matplotlib.rcParams.update({f"{part}.color": INK for part in ("text", "xtick", "ytick")})
+matplotlib.rcParams.update({"axes.labelcolor": INK, "axes.edgecolor": INK})
 
 import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
@@ -47,7 +52,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def save(name: str) -> None:
     plt.tight_layout()
-    plt.savefig(IMAGES / f"{name}.svg", metadata={"Date": None})
+    plt.savefig(IMAGES / f"{name}.svg", metadata={"Date": None}, transparent=True)
     plt.close()
 
 
@@ -58,77 +63,91 @@ def axes(width: float = 6.5, height: float = 3.2) -> Axes:
     return axis
 
 
+def centre_and_error(values: list[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return mean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+
+
 def tables() -> None:
     """Accuracy of `sidelight fit` on Adult, beside public rows alone and no privacy."""
     found: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows("adult_tables/runs.csv"):
         found[row["method"]][float(row["epsilon"])].append(100 * float(row["accuracy"]))
     axis = axes()
-    for style, method in zip("osv^", ("auto", "public_whitening", "dp_sgd"), strict=False):
+    for style, method, color in (
+        ("o", "auto", OURS),
+        ("s", "public_whitening", OTHER),
+        ("v", "dp_sgd", THIRD),
+    ):
         xs = sorted(found[method])
-        axis.plot(xs, [mean(found[method][x]) for x in xs], style + "-", ms=4, label=method)
-    for line, method in (("--", "non_private"), (":", "only_public")):
+        ys, errors = zip(*(centre_and_error(found[method][x]) for x in xs), strict=True)
+        axis.errorbar(xs, ys, errors, fmt=style + "-", ms=4, capsize=3, color=color, label=method)
+    for line, method, color in (("--", "non_private", FREE), (":", "only_public", PUBLIC)):
         level = mean(value for values in found[method].values() for value in values)
-        axis.axhline(level, color="0.3", ls=line, lw=1.2, label=f"{method}, whatever ε is")
+        axis.axhline(level, color=color, ls=line, lw=1.4, label=f"{method}, the same at every ε")
     axis.set(xscale="log", xlabel="ε (smaller: more private)", ylabel="accuracy on Adult's test rows, %")
     axis.set_xticks(ticks := sorted(found["auto"]), [f"{x:g}" for x in ticks])
     axis.minorticks_off()
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1.0, 0.22))
     save("tables")
 
 
 def networks() -> None:
     """What `Trainer` reaches at ε = 2, beside the same network trained on the public records alone."""
-    found = {
-        (row["task"], row["method"]): 100 * float(row["accuracy"]) for row in rows("networks_auto/runs.csv")
-    }
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows("networks_auto/runs.csv"):
+        found[row["task"], row["method"]].append(100 * float(row["accuracy"]))
     axis, names = axes(height=2.6), list(TASKS.values())
-    for style, method, name in (
-        ("o", "only_public", "public records alone, ε = 0"),
-        ("D", "auto", "Trainer with private records, ε = 2"),
+    for style, method, name, color in (
+        ("s", "only_public", "public records alone, ε = 0", PUBLIC),
+        ("o", "auto", "Trainer with private records, ε = 2", OURS),
     ):
-        axis.plot([found[task, method] for task in TASKS], names, style, label=name)
+        xs, errors = zip(*(centre_and_error(found[task, method]) for task in TASKS), strict=True)
+        axis.errorbar(xs, names, xerr=errors, fmt=style, ms=5, capsize=3, color=color, label=name)
     for place, task in enumerate(TASKS):
-        low, high = found[task, "only_public"], found[task, "auto"]
-        axis.plot([low, high], [place, place], color="0.6", zorder=0)
-        axis.annotate(f"+{high - low:.1f} points", (high + 0.7, place), va="center", fontsize=8)
-    axis.set(xlabel="test accuracy, %", xlim=(68, 105), xticks=range(70, 101, 5))
+        low, high = mean(found[task, "only_public"]), mean(found[task, "auto"])
+        axis.plot([low, high], [place, place], color=FREE, zorder=0)
+        axis.annotate(f"+{high - low:.1f} points", (high + 1.2, place), va="center", fontsize=8, color=INK)
+    axis.set(xlabel="test accuracy, %, mean of 3 seeds ± one standard error", xlim=(68, 107))
+    axis.set_xticks(range(70, 101, 5))
     axis.invert_yaxis()
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2)
     save("networks")
 
 
 def ledger() -> None:
-    """Fits of ε = 0.5 against a budget of 3, until one is refused."""
+    """Fits of ε = 0.5 against a budget of 3, until one is refused: what counts is `used`."""
     noise = noise_multiplier(epsilon=EACH, delta=DELTA, relation="add-or-remove-one")
     book, event = Ledger.in_memory(), gaussian(noise)
-    book.register("people", relation="add-or-remove-one", epsilon=BUDGET, delta=DELTA)
-    spent: list[float] = []
+    budget = book.register("people", relation="add-or-remove-one", epsilon=BUDGET, delta=DELTA).budget
+    used: list[float] = []
     while True:
         try:
             with book.begin("people", event, relation="add-or-remove-one", method="a fit") as run:
                 run.charge(event)
         except BudgetExceeded:
             break
-        spent.append(book.total("people").epsilon)
-    axis, count = axes(), range(1, len(spent) + 1)
+        used.append(book.total("people").epsilon_adaptive)
+    fits, refused = len(used), budget.used(budget.spent([event] * (len(used) + 1)))
+    axis, count = axes(), range(1, fits + 1)
     axis.plot(
-        [0, *count], [0, *(EACH * k for k in count)], "s--", ms=3, color="C1", label="the sum of their ε"
+        [0, *count], [0, *(EACH * k for k in count)], "s--", ms=3, color=FREE, label="the sum of their ε"
     )
-    axis.plot([0, *count], [0, *spent], "o-", ms=4, color="C0", label="what they cost together")
-    axis.axhline(BUDGET, color="C3", lw=1.2)
-    axis.annotate(f"lifetime budget ε = {BUDGET:g}", (0.1, BUDGET + 0.08), color="C3", fontsize=9)
-    axis.annotate(
-        f"fit {len(spent) + 1} is refused", (len(spent), spent[-1]), (len(spent) - 5.5, 0.6), fontsize=9,
-        arrowprops={"arrowstyle": "->", "color": "0.4"},
-    )  # fmt: skip
-    axis.set(
-        xlabel=f"fits of ε = {EACH:g} each",
-        ylabel=f"ε at δ = {DELTA:g}",
-        ylim=(0, max(BUDGET, EACH * len(spent)) * 1.08),
+    axis.plot([0, *count], [0, *used], "o-", ms=4, color=OURS, label="used: what they cost together")
+    axis.plot(
+        [fits + 1],
+        [refused],
+        "x",
+        ms=9,
+        mew=2.5,
+        color=PUBLIC,
+        label="refused: it would exceed the budget",
     )
-    axis.set_xticks(range(0, len(spent) + 1, 5))
-    axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.9))
+    axis.axhline(BUDGET, color=PUBLIC, lw=1.2)
+    axis.annotate(f"lifetime budget ε = {BUDGET:g}", (0.2, BUDGET + 0.1), color=PUBLIC, fontsize=9)
+    axis.set(xlabel=f"fits of ε = {EACH:g} each", ylabel=f"ε at δ = {DELTA:g}", ylim=(0, 2 * BUDGET))
+    axis.set_xticks(range(0, fits + 2, 5))
+    axis.legend(frameon=False, fontsize=8, loc="upper right")
     save("ledger")
 
 
@@ -143,28 +162,17 @@ def audit() -> None:
             claimed[row["method"]] = float(row["claimed_epsilon"])
     names = [name for name in TRIED if name in claimed]
     axis = axes(height=3.4)
-    axis.scatter(
-        [claimed[name] for name in names],
-        names,
-        marker="|",
-        s=220,
-        color="C3",
-        label="claimed: never more than this",
+    for kind, style, color, words in (
+        ("one-run", "s", OTHER, "proven by one run"), ("many-run", "o", OURS, "proven by many runs"),
+    ):  # fmt: skip
+        axis.plot([proven[name, kind] for name in names], names, style, ms=5, color=color, label=words)
+    ends = [claimed[name] for name in names]
+    axis.plot(ends, names, "|", ms=15, mew=2.5, color=PUBLIC, label="claimed")
+    axis.set(
+        xlabel="ε at δ = 1e-5: a sound claim is never below what is proven", xlim=(-0.1, 1.1 * max(ends))
     )
-    axis.scatter(
-        [proven[name, "one-run"] for name in names], names, color="C0", label="proven by a one-run attack"
-    )
-    axis.scatter(
-        [proven[name, "many-run"] for name in names],
-        names,
-        marker="s",
-        s=22,
-        color="C2",
-        label="proven by many runs",
-    )
-    axis.set(xlabel="ε at δ = 1e-5", xlim=(-0.1, 4.6))
     axis.invert_yaxis()
-    axis.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.62, 0.75))
+    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3)
     save("audit")
 
 
