@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from tests.mistakes.mistake_list import ELSEWHERE, MISTAKES
+from tests.mistakes.more_mistakes import ELSEWHERE, MISTAKES
 from tests.mistakes.zoo import CASES, Case
 
 PAGE = Path(__file__).parents[2] / "docs/zoo.md"
+GROUPS = list(dict.fromkeys(made.case.group for made in MISTAKES.values()))
 ROUTES = {"layers": "fast", "vmap": "vmap", "loop": "loop"}
 _TOP = """# Models and mistakes, one by one
 
@@ -21,11 +22,11 @@ each record alone in float64. Models that draw random numbers in any mode are co
 one seed instead, with a record more and with one that is far away. The route is how gradients are taken:
 
 - **fast**: one forward and one backward pass for the whole batch.
-- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory:
-  on small layers a step may take ten to a hundred times as long as a plain one.
+- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory.
 - **loop**: one record at a time, where nothing else is right. A line of the log says why, once.
 
-Routes are those of passes of 8 records. Kernels that round by the size of a pass (`cdist` with many records)
+What a step costs by each route: [routes and their price](benchmarks/routes.md). Routes are those of passes of
+8 records. Kernels that round by the size of a pass (`cdist` with many records)
 go by vmap in larger ones.
 
 **Mistakes.** Each is refused before anything is charged, by an error that contains the words in the last
@@ -52,7 +53,8 @@ def _route(case: Case) -> str:
 
 
 def _mistakes() -> Iterator[str]:
-    for group, some in groupby(MISTAKES.values(), key=lambda made: made.case.group):
+    of = sorted(MISTAKES.values(), key=lambda made: GROUPS.index(made.case.group))
+    for group, some in groupby(of, key=lambda made: made.case.group):
         yield f"## Mistakes: {group}\n\n| mistake | verdict | error, or route |\n| --- | --- | --- |"
         for made in some:
             route = f"{ROUTES[made.case.route]}: {made.case.why}".removesuffix(": ")

@@ -49,15 +49,9 @@ def _made(parts: Parts, generator: Generator, count: int) -> Any:
 
 CASES: dict[str, Case] = {}
 _ELSEWHERE = "uses a weight outside of the layer that holds it"
-_COMPUTED = "computes a weight from others"
 _SELECTED = "records in its first or second dimension"  # rows are selected by their values before a layer
 _INSIDE = "cannot be told apart by layer"  # it differentiates in forward, or joins rows of two inputs
 SLOWER: dict[str, tuple[str, str]] = {  # models that the fast route does not take, and words of the reason
-    "weight norm": ("vmap", _COMPUTED),
-    "weight norm of a convolution": ("vmap", _COMPUTED),
-    "spectral norm": ("vmap", _COMPUTED),
-    "orthogonal weights": ("vmap", _COMPUTED),
-    "LoRA as a parametrization": ("vmap", _COMPUTED),
     "standardized weights": ("vmap", _ELSEWHERE),
     "cosine classifier": ("vmap", _ELSEWHERE),
     "masked weights (pruned)": ("vmap", _ELSEWHERE),
@@ -74,12 +68,17 @@ SLOWER: dict[str, tuple[str, str]] = {  # models that the fast route does not ta
     "a variance that must be positive": ("vmap", _INSIDE),
     "clamp by values of a weight": ("vmap", "decides by values"),
     "print of a maximum": ("loop", "decides by values"),
-    "early exit by a value": ("loop", "decides by values of several records"),
+    "early exit by a value": ("loop", "decides by values"),
     "input gradient inside forward": ("loop", _INSIDE),
     "physics-informed": ("loop", _INSIDE),
     "mixture of experts, dispatch by index": ("loop", _SELECTED),
     "mixture of experts, top 2 by index_add": ("loop", "another number of rows"),
     "experts for tokens, dispatch by index": ("loop", _SELECTED),
+    "packed GRU": ("loop", "packed sequence"),
+    "noisy weights": ("vmap", "several records at once"),
+    "standardized convolution": ("vmap", _ELSEWHERE),
+    "weight norm of a table": ("vmap", _ELSEWHERE),
+    "weight norm of a transposed convolution": ("vmap", _INSIDE),
 }
 
 

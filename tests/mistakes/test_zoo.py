@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tests.mistakes.mistake_list import CAPTURED, COUNTER, ELSEWHERE, MISTAKES, Keeps, Model  # noqa: E402
+from tests.mistakes.mistake_list import CAPTURED, COUNTER, Keeps, Model  # noqa: E402
+from tests.mistakes.more_mistakes import ELSEWHERE, MISTAKES  # noqa: E402
 from tests.mistakes.page import PAGE, page  # noqa: E402
 from tests.mistakes.tools import clipped_one_by_one  # noqa: E402
 from tests.mistakes.zoo import CASES, Case  # noqa: E402

@@ -6,5 +6,15 @@ from tests.mistakes.registry import CASES, Case
 
 __all__ = ["CASES", "Case"]
 
-for part in ("layers", "recurrent", "attention", "vision", "adapters", "shapes", "generative", "losses"):
+for part in (
+    "layers",
+    "recurrent",
+    "attention",
+    "vision",
+    "adapters",
+    "shapes",
+    "generative",
+    "losses",
+    "blocks",
+):
     import_module(f"tests.mistakes.zoo_{part}")

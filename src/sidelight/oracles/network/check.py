@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, take
-from sidelight.oracles.network.branches import OtherBranch, agreeing, answers_of
+from sidelight.oracles.network.branches import Answers
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.gradient_check import (
     MIXED,
@@ -74,10 +74,6 @@ _LOG = logging.getLogger("sidelight")
 _SCRIPTED = (
     "was compiled by torch.jit, which shows neither what it does nor what it keeps of a record. Use the "
     "module that it was made from"
-)
-_KEPT = (
-    "the model or the loss keeps tensors that it computed from records (in an attribute, a list, a closure), "
-    "and would carry private ones out of the mechanism. Keep nothing during forward"
 )
 _OTHER_RANDOMNESS = (
     "the model or the loss draws random numbers that PyTorch's generator does not give (Python's random, "
@@ -183,7 +179,7 @@ def _examined(trial: ModelTrial) -> Route:
         if repeats:
             with quiet(model):
                 _same_as_alone(trial, alone)
-        seen = _keeps_nothing(trial, trial.whole)
+        seen = _own_draws(trial, trial.whole)
         wiring = right_wiring(trial, alone if repeats else None)
     finally:
         refuse_change(state)
@@ -215,7 +211,7 @@ def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: 
         with contextlib.suppress(*FAILURES):
             if _apart_by_vmap(trial, some):
                 return Route("vmap", reason=reason)
-    _keeps_nothing(trial, some, Route("loop"))
+    _own_draws(trial, some, Route("loop"))
     return Route("loop", reason=reason)
 
 
@@ -253,7 +249,7 @@ def _holds(trial: ModelTrial, route: Route) -> bool:
         some = take(trial.whole, slice(0, 4))
         if route.kind == "vmap":
             return _apart_by_vmap(trial, some)
-        _keeps_nothing(trial, some, route)
+        _own_draws(trial, some, route)
         return True
     return False
 
@@ -281,7 +277,6 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
         count = row_count(batch)
         wanted = torch.tensor([values[(i - shift) % count % len(values)] for i in range(count)])
         if losses is None or not _close(trial, losses, wanted.double()):
-            _complain(trial, batch)
             raise AssumptionError(_why_mixed(trial, batch))
 
 
@@ -306,18 +301,6 @@ def _same_places(trial: ModelTrial) -> None:
             after = None if before is None else trial.seeded(_shifted(trial.whole))
         if before is not None and (after is None or not _close(trial, after, before.roll(1))):
             raise AssumptionError(MIXED)
-
-
-def _complain(trial: ModelTrial, batch: Batch) -> None:
-    """Let a layer that knows what is wrong with its input say so."""
-    rows = row_count(batch)
-    try:
-        with Capture(trial.model, Wiring(), rows=rows, count=rows, receive=lambda *_: None):
-            trial.losses(batch)
-    except SidelightError:
-        raise
-    except Exception:
-        return
 
 
 def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
@@ -393,7 +376,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
 
     def watched(batch: Batch) -> OperationWatch:
         with restored(trial.before):
-            return _keeps_nothing(trial, batch, route)
+            return _own_draws(trial, batch, route)
 
     trial.before.restore()
     seen = None
@@ -427,11 +410,10 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
 
 
 def _branches(trial: ModelTrial) -> tuple[bool, ...]:
-    """The branches that trial rows take by their values; none where each alone does not take the same."""
-    with contextlib.suppress(OtherBranch, *FAILURES), from_seed(trial.model):
-        answers = answers_of(lambda: trial.losses(trial.whole))
-        found = agreeing(trial.model, trial.loss, copied(trial.whole), trial.count, answers)
-        return answers if bool(found.all()) else ()
+    """The branches that trial rows take by their values, if these are those that each takes alone."""
+    with contextlib.suppress(*FAILURES), from_seed(trial.model), Answers() as mode:
+        trial.losses(trial.whole)
+        return tuple(mode.given) if mode.sure else ()
     return ()
 
 
@@ -450,17 +432,15 @@ def _in_proportion(seen: list[tuple[str, int]], other: list[tuple[str, int]], ma
 def _apart_by_vmap(trial: ModelTrial, some: Batch) -> bool:
     """Whether torch.func is given no seed, which would be one for all records. (Where values of records
     decide, it fails.)"""
-    return not _keeps_nothing(trial, some, Route("vmap")).reseeded
+    return not _own_draws(trial, some, Route("vmap")).reseeded
 
 
-def _keeps_nothing(trial: ModelTrial, batch: Batch, route: Route | None = None) -> OperationWatch:
-    """Raise if the model holds on to what it saw, or draws from another generator than PyTorch's."""
+def _own_draws(trial: ModelTrial, batch: Batch, route: Route | None = None) -> OperationWatch:
+    """Raise if the model draws from another generator than PyTorch's."""
     outside = _outside()
     watch = _watched(trial, batch, route)
     if _outside() != outside or watch.own_generator:
         raise AssumptionError(_OTHER_RANDOMNESS)
-    if watch.writes or watch.kept():
-        raise AssumptionError(_KEPT)
     return watch
 
 

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
 from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, call, copied, row_count, take, tensors
@@ -118,10 +117,7 @@ def _finite(alone: Alone) -> bool:
 def right_wiring(trial: ModelTrial, alone: Alone | None) -> Wiring | str:
     """The wiring by which every row has the gradient that it has alone, or why there is none; None for
     `alone`: it has none that could be repeated."""
-    parametrized = any(isinstance(m, ParametrizationList) for m in trial.model.modules())
-    reason = (
-        "it computes a weight from others" if parametrized else "its gradients cannot be told apart by layer"
-    )
+    reason = "its gradients cannot be told apart by layer"
     with quiet(trial.model):
         wirings = _wirings(trial)
         while True:

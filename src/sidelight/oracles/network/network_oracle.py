@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -42,7 +42,7 @@ from sidelight.oracles.network.batches import (
     take,
     tensors,
 )
-from sidelight.oracles.network.branches import OtherBranch, agreeing
+from sidelight.oracles.network.branches import OtherBranch
 from sidelight.oracles.network.check import FEW, examine, no_losses, refuse, refuse_parameters
 from sidelight.oracles.network.flat import (
     Answer,
@@ -272,8 +272,7 @@ class NetworkOracle:
         size = self._pass_size(batch, micro_batch, augmentations)
         self._calls += 1
         if self._calls & (self._calls - 1) == 0:
-            with restored(self._state):
-                self._try(batch, size, augmentations)
+            self._try(cycled(self._trial_rows(batch), size * augmentations), augmentations)
         return size
 
     def _survey(self) -> CodeState:
@@ -306,16 +305,20 @@ class NetworkOracle:
         """What is known of the model as it is, since the last look at its state."""
         return self._known or _Known.of(self.model, self._generation)
 
-    def _try(self, batch: Batch, size: int, augmentations: int) -> None:
-        """A pass over trial rows, which tells a failure of all records from that of one."""
-        rows = cycled(self._trial_rows(batch), size * augmentations)
+    def _try(self, rows: Batch, copies: int) -> None:
+        """A pass over these rows, which are not private: it tells a failure of all records from that of one.
+
+        If they branch otherwise by now, the weights did it, which are public: the model is examined again.
+        """
         question = question_about(self._present.layout, None, None)
         try:
-            self._ask(_Pass(rows, augmentations, 0, trial=True), question)
-        except INTERRUPTS:
-            raise
+            with restored(self._state):
+                self._ask(_Pass(rows, copies, 0, trial=True), question)
+        except OtherBranch:
+            self._routes.clear()
+            self._present.routes.clear()
         except BaseException as error:
-            if not is_record_dependent(error):
+            if isinstance(error, INTERRUPTS) or not is_record_dependent(error):
                 raise
             raise AssumptionError(
                 f"the model or the loss fails ({first_line(error)}) on rows that are not private, "
@@ -382,79 +385,48 @@ class NetworkOracle:
         return float(losses.detach().double().mean()), flat
 
     def _add(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
-        """Add those records of a full pass that are taken; what it changed in the model is put back."""
-        try:
-            one, taken = self._add_branching(one, taken, question, put)
-        except OtherBranch:  # the weights took it, which are public
-            self._routes.clear()
-            self._present.routes.clear()
-            one, taken = self._add_branching(one, taken, question, put)
-        with restored(self._state):
-            added = self._add_whole(one, taken, question, put)
-        if not added:
-            self._add_halves(one, taken, question, put)
+        """Add those records of a full pass that are taken; what it changed in the model is put back.
 
-    def _add_whole(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> bool:
-        try:
-            answer = self._ask(one, question)
-        except INTERRUPTS:
-            raise
-        except BaseException as error:
-            if not is_record_dependent(error):
-                raise
-            return False
-        with plain_products(self._device):
-            put(answer, ~taken.to(self._device))
-        return True
-
-    def _add_branching(
-        self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put
-    ) -> tuple[_Pass, Tensor]:
-        """Add those records, one by one, that take other branches than the trial; the pass without them."""
-        route = self._route_for(one.rows, row_count(one.rows))
-        if not route.answers:
-            return one, taken
-        agree = self._agreeing(one, len(taken), route.answers)
-        apart = (taken & ~agree).nonzero().flatten().tolist()
-        for place in apart:
-            own = slice(place * one.copies, (place + 1) * one.copies)
-            weights = None if one.weights is None else one.weights[own]
-            alone = one._replace(rows=take(one.rows, own), weights=weights, seed=_seed_of(one, place))
-            with restored(self._state), eagerly():
-                answer = self._written_out(alone, Route("loop"), 1, question)
-            with plain_products(self._device):
-                put(answer, torch.zeros(1, dtype=torch.bool, device=self._device))
-        if not apart:
-            return one, taken
-        fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
-        rows = chosen(one.rows, fill, agree.repeat_interleave(one.copies))
-        return one._replace(rows=rows), taken & agree
-
-    def _agreeing(self, one: _Pass, count: int, answers: Sequence[bool]) -> Tensor:
-        """Which records of a pass take these branches; none where that cannot be found out."""
-        try:
-            with restored(self._state), eagerly():
-                return agreeing(self.model, self.loss, copied(one.rows), count, answers)
-        except (OtherBranch, *INTERRUPTS):
-            raise
-        except BaseException as error:
-            if not is_record_dependent(error):
-                raise
-            return torch.zeros(count, dtype=torch.bool)
-
-    def _add_halves(self, one: _Pass, taken: Tensor, question: ClippedSumRule, put: Put) -> None:
-        """The pass failed: half of its records at a time, until those that it fails on are alone.
-
-        The others keep their place and their random numbers; rows that are not private stand in between.
+        If the pass fails, or records may branch otherwise than trial rows: half of its records at a time, so
+        that those are alone. The others keep their place and their random numbers; rows that are not private
+        stand in between.
         """
-        places = taken.nonzero().flatten()
-        if len(places) < 2:
+        with restored(self._state):
+            try:
+                answer: Answer | None = self._ask(one, question)
+            except OtherBranch:
+                answer = None
+            except BaseException as error:
+                if isinstance(error, INTERRUPTS) or not is_record_dependent(error):
+                    raise
+                answer = None
+        if answer is not None:
+            self._put(put, answer, ~taken)
             return
         fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
-        for half in places.tensor_split(2):
+        if self._route_for(one.rows, row_count(one.rows)).answers:
+            self._try(fill, one.copies)
+        places = taken.nonzero().flatten()
+        for half in places.tensor_split(2) if len(places) > 1 else ():
             some = torch.zeros_like(taken).index_fill_(0, half, True)
             rows = chosen(one.rows, fill, some.repeat_interleave(one.copies))
             self._add(one._replace(rows=rows), some, question, put)
+        if len(places) == 1 and self._route_for(one.rows, row_count(one.rows)).answers:
+            self._add_alone(one, int(places), question, put)
+
+    def _add_alone(self, one: _Pass, place: int, question: ClippedSumRule, put: Put) -> None:
+        """Add one record of a pass by a call of its own, with the branches that it takes."""
+        own = slice(place * one.copies, (place + 1) * one.copies)
+        weights = None if one.weights is None else one.weights[own]
+        seed = None if one.seed is None else one.seed + (place + 1) * 0x9E3779B97F4A7C15
+        alone = one._replace(rows=take(one.rows, own), weights=weights, seed=seed)
+        with restored(self._state), eagerly():
+            answer = self._written_out(alone, Route("loop"), 1, question)
+        self._put(put, answer, torch.zeros(1, dtype=torch.bool))
+
+    def _put(self, put: Put, answer: Answer, left_out: Tensor) -> None:
+        with plain_products(self._device):
+            put(answer, left_out.to(self._device))
 
     def _ask(self, one: _Pass, question: ClippedSumRule) -> Answer:
         """The answer for the records of one pass, on the model's route."""
@@ -625,11 +597,6 @@ class NetworkOracle:
     @property
     def _device(self) -> torch.device:
         return self._present.layout.device
-
-
-def _seed_of(one: _Pass, place: int) -> int | None:
-    """A seed for one record of a pass that goes through the model alone."""
-    return None if one.seed is None else one.seed + (place + 1) * 0x9E3779B97F4A7C15
 
 
 def question_about(layout: Layout, origin: Tensor | None, metric: Metric | TailProjection) -> ClippedSumRule:

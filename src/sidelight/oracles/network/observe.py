@@ -11,8 +11,6 @@ operation, so `OperationWatch` sees it whatever the rows:
                 however many records there are, and joins them even where it changes nothing for trial rows
     draws       random operations, and how many numbers they draw
     reseeded    random numbers were drawn from a state that the draws before do not explain
-    writes      in-place operations that put values of records into a tensor that was there before the pass
-    kept        memory with values of records that somebody still holds after the pass
 
 Without decisions the control flow of a pass depends on shapes and on attributes only. Every later pass of
 the same shape then performs the operations of the trial, which is why a trial says something about all.
@@ -21,7 +19,6 @@ the same shape then performs the operations of the trial, which is why a trial s
 from __future__ import annotations
 
 import functools
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -72,10 +69,6 @@ class _Memory:
     def discard(self, x: Tensor) -> None:
         self._alive.pop(_key_of(x) or 0, None)
 
-    def live(self) -> bool:
-        """Whether somebody still holds any of it."""
-        return any(not ref.expired() for ref in self._alive.values())  # type: ignore[no-untyped-call]
-
 
 def _key_of(x: Tensor) -> int | None:
     """The memory of a tensor; None for layouts that have none of their own."""
@@ -124,9 +117,8 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operands: list[tuple[str, int]] = []
         self.forward = 0  # how many operands the forward pass has; the others are of the way back
         self.draws: list[tuple[str, int]] = []
-        self.writes: list[str] = []
         self.own_generator = self.reseeded = False
-        self.records, self.constants, self._born = _Memory(), _Memory(), _Memory()
+        self.records, self.constants = _Memory(), _Memory()
         self._state = _generators()
         self._drawn_from: set[tuple[object, ...]] = set()
         for leaf in tensors(records):
@@ -150,8 +142,6 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fresh = [x for x in outputs if _key_of(x) not in before or call.name == "lift_fresh"]
         for x in (*fresh, *call.written):
             self._mark(call, x)
-        for x in fresh:
-            self._born.add(x)
         return output
 
     def _note(self, call: _Call) -> None:
@@ -164,8 +154,6 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             total = call.name in _TOTALS
             if call.name not in _BY_RECORD:
                 self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
-            there = (x not in self._born and x not in self.records for x in call.written)
-            self.writes.extend(call.name for before in there if before)
 
     def _mark(self, call: _Call, x: Tensor) -> None:
         """What is known of memory that an operation made or wrote into."""
@@ -188,14 +176,6 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._state = _generators()
         elif start not in self._drawn_from:
             self.reseeded = True
-
-    def kept(self) -> bool:
-        """After the pass, once its results are dropped: whether memory with values of records lives on."""
-        for generation in range(3):  # what a pass made is young; to look at all there is takes long
-            if not self.records.live():
-                return False
-            gc.collect(generation)
-        return self.records.live()
 
 
 class OtherDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

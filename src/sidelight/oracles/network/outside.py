@@ -101,6 +101,8 @@ def _values_only(watched: Sequence[Watched], rows: int) -> Iterator[list[Tensor]
     tokens = list[Tensor]()
     with ExitStack() as stack:
         for one in watched:
+            if one.computes:
+                continue  # by the layer that it computes a weight for
             if one.expanded is not None:
                 for name, parameter in one.own.items():
                     each = one_per_row(parameter.detach(), one.expanded, rows).clone().requires_grad_()
@@ -113,7 +115,9 @@ def _values_only(watched: Sequence[Watched], rows: int) -> Iterator[list[Tensor]
 
 def _forward(one: Watched, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
     """A module's forward, or that of its stand-in, with the values of its parameters."""
+    computed = getattr(one.module, "parametrizations", None)
     inside = [one.module] if one.stand_in is None else list(one.module.modules())
+    inside += list(computed.modules()) if isinstance(computed, nn.ModuleDict) else []
     with ExitStack() as stack:
         for module in inside:
             held = vars(module)["_parameters"]

@@ -10,16 +10,19 @@ wrappers, the same parameters. A module that has no rule is given to torch.func,
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sidelight.errors import AssumptionError
@@ -66,22 +69,30 @@ class Watched(NamedTuple):
     rule: Rule | None = None
     stand_in: StandIn | None = None
     expanded: int | None = None  # see Wiring
+    computes: bool = False  # a layer's weight from `own`, and from no record (torch.nn.utils.parametrize)
 
 
 def watched_modules(model: nn.Module, wiring: Wiring) -> list[Watched]:
     """The modules that a capture watches; the same as long as the model's state is (`CodeState.altered`)."""
-    return [one for module in modules_of(model) if (one := _how_to_watch(module, wiring)) is not None]
+    computed = [m for m in modules_of(model) if isinstance(m, ParametrizationList)]
+    inside = {m for one in computed for m in one.modules() if m is not one}
+    others = (module for module in modules_of(model) if module not in inside)
+    return [one for module in others if (one := _how_to_watch(module, wiring)) is not None]
 
 
 def _how_to_watch(module: nn.Module, wiring: Wiring) -> Watched | None:
     replacement, own = stand_in_for(module), own_parameters(module)
     if replacement is not None and any(p.requires_grad for p in module.parameters()):
         return Watched(module, own, stand_in=replacement)
+    if isinstance(module, ParametrizationList):
+        own = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        return Watched(module, own, computes=True) if own else None
     if not own:
         return None
     return Watched(module, own, rule=rule_for(module), expanded=wiring.expanded.get(module))
 
 
+_WRITTEN_OUT = 2**25  # numbers of a computed weight's gradients that are held for all records of a pass
 Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row per record, flat
 _Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
 
@@ -119,6 +130,8 @@ class Capture:
         self._expected: Counter[Tensor] = Counter()
         self._pending: dict[Tensor, list[Piece]] = {}
         self._calls: list[Call] = []
+        self._computed: dict[nn.Module, Tensor] = {}  # weights that a layer is given, without their history
+        self._histories: dict[Tensor, tuple[Tensor, list[nn.Parameter]]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Capture:
@@ -132,13 +145,15 @@ class Capture:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
         # The graph holds our hooks, these hold us, and we the graph: no collector would see that circle.
-        self._calls.clear()
-        self._edges.clear()
-        self._pending.clear()
+        for held in (self._calls, self._edges, self._pending, self._computed, self._histories):
+            held.clear()
 
     def _watch(self, one: Watched, stack: ExitStack) -> None:
         module = one.module
-        if one.stand_in is not None:
+        if one.computes:
+            if not self._watch_only:
+                swap(stack, module.__dict__, "forward", partial(self._compute, one, module.forward))
+        elif one.stand_in is not None:
             swap(stack, module.__dict__, "forward", partial(one.stand_in, module, self.tap))
         elif one.expanded is not None:
             for name, parameter in one.own.items():
@@ -156,6 +171,16 @@ class Capture:
         output = forward(*args, **kwargs)
         other = self._passed(one, one.module, args, kwargs, output)
         return output if other is None else other
+
+    def _compute(self, one: Watched, forward: Callable[[], Tensor]) -> Tensor:
+        """A weight that is computed from others: its pieces become theirs when they have arrived."""
+        if one.module not in self._computed:
+            with _Decomposed():
+                value = forward()
+            weight = self._computed[one.module] = value.detach().requires_grad_()
+            self._histories[weight] = value, list(one.own.values())
+            self._expected.update(one.own.values())
+        return self._computed[one.module]
 
     def _expanded(self, parameter: nn.Parameter, rank: int) -> Tensor:
         rows = one_per_row(parameter, rank, self._rows)
@@ -271,19 +296,33 @@ class Capture:
             with plain_products(losses.device):
                 for parameter, piece in one.pieces():
                     self._deliver(parameter, piece)
-        for waiting in list(self._pending):  # some of their uses had no part in the loss
-            self._finish(waiting)
+        while self._pending:  # some of their uses had no part in the loss
+            self._finish(next(iter(self._pending)))
 
     def _deliver(self, parameter: Tensor, piece: Piece) -> None:
         if self._expected[parameter] == 1:
-            self._receive(parameter, piece.settled())
+            self._hand_over(parameter, piece)
             return
         self._pending.setdefault(parameter, []).append(piece)
         if len(self._pending[parameter]) == self._expected[parameter]:
             self._finish(parameter)
 
     def _finish(self, parameter: Tensor) -> None:
-        self._receive(parameter, merged(self._pending.pop(parameter)).settled())
+        self._hand_over(parameter, merged(self._pending.pop(parameter)))
+
+    def _hand_over(self, parameter: Tensor, piece: Piece) -> None:
+        if parameter not in self._histories:
+            self._receive(parameter, piece.settled())
+            return
+        value, parameters = self._histories.pop(parameter)
+        if piece.count * piece.size <= _WRITTEN_OUT:
+            parts = [_through(piece, value, parameters, *some) for some in chunks(piece.count, piece.size)]
+            for one, rows in zip(parameters, zip(*parts, strict=True), strict=True):
+                self._deliver(one, Rows(torch.cat(rows).to(piece.dtype), one.shape))
+            return
+        for one in parameters:
+            make = partial(_through_one, piece, value, one)
+            self._deliver(one, Computed(make, piece.count, one, piece.held))
 
 
 def differentiate(
@@ -304,6 +343,37 @@ def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
     found = differentiate(loss, parameters) if loss.requires_grad else [None] * len(parameters)
     pairs = zip(parameters, found, strict=True)
     return {p: torch.zeros_like(p) if grad is None else grad for p, grad in pairs}
+
+
+def _through(
+    piece: Piece, value: Tensor, parameters: Sequence[nn.Parameter], low: int, high: int
+) -> list[Tensor]:
+    """Gradients of parameters from those of a value that was computed from them, record by record."""
+    rows = piece.rows(low, high).reshape(high - low, *value.shape).to(value.dtype)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found = torch.autograd.grad(value, parameters, rows, retain_graph=True, is_grads_batched=True)
+    return [x.reshape(high - low, -1) for x in found]
+
+
+def _through_one(piece: Piece, value: Tensor, parameter: nn.Parameter, low: int, high: int) -> Tensor:
+    return _through(piece, value, [parameter], low, high)[0]
+
+
+class _Decomposed(TorchFunctionMode):
+    """Weight norm by operations that have a gradient for many records at once."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        if func is torch._weight_norm:
+            direction, length, dim = args
+            return direction * (length / torch.norm_except_dim(direction, 2, dim))
+        return func(*args, **(kwargs or {}))
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, seed_torch
-from sidelight.oracles.network.branches import Answers
+from sidelight.oracles.network.branches import Answers, OtherBranch
 from sidelight.oracles.network.flat import evaluating, parameters_of
 from sidelight.oracles.network.routes import Wiring
 from sidelight.oracles.network.state import CodeState
@@ -32,6 +32,7 @@ __all__ = [
 ]  # fmt: skip
 
 SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
+_DRAWN = 16_381  # numbers by which weights are moved; a prime, so that no two rows are moved alike
 FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)
 
 
@@ -52,12 +53,15 @@ class Route:
 
     @contextlib.contextmanager
     def branching(self) -> Iterator[None]:
-        """Branches by values of records are taken as in the trial."""
-        with (
-            as_if_compiling(self.static),
-            Answers(self.answers) if self.answers else contextlib.nullcontext(),
-        ):
-            yield
+        """Branches by values of records are taken as in the trial; OtherBranch if some may want others."""
+        with as_if_compiling(self.static):
+            if not self.answers:
+                yield
+                return
+            with Answers(self.answers) as mode:
+                yield
+            if not mode.sure:
+                raise OtherBranch
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,8 @@ def perturbed(model: nn.Module) -> Iterator[None]:
     before = [x.detach().clone() for x in held]
     try:
         for x in held:
-            noise = torch.randn(x.shape, generator=source).to(x)
+            some = torch.randn(min(x.numel(), _DRAWN), generator=source)  # and over again: draws take long
+            noise = some.repeat(-(-x.numel() // _DRAWN))[: x.numel()].view(x.shape).to(x)
             if isinstance(x, nn.Parameter):
                 size = float(x.detach().double().square().mean().sqrt())
                 least = 0.3 / math.sqrt(x.numel() / x.shape[0]) if x.dim() > 1 else 0.1
