@@ -166,7 +166,7 @@ class EstimatorInput(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ign
         targets = private_targets(y, rows=matrix.shape[0], real=self._real_targets)
         private = ArrayRecords(matrix, targets, X, y)
         if X_public is None:
-            return self._asking(private, None), None
+            return self._with_own_model(private, None), None
         table = check_table(_as_pandas(X_public), name="X_public")
         check_same_columns(X if is_frame(X) else matrix, table)
         rows = _as_floats(table, like=matrix)
@@ -179,9 +179,9 @@ class EstimatorInput(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ign
         public = PublicTable(rows, labels)
         if not labeled.all():
             public = PublicTable(rows[labeled], labels[labeled], unlabeled=rows[~labeled])
-        return self._asking(private, rows), public if len(labels) else None
+        return self._with_own_model(private, rows), public if len(labels) else None
 
-    def _asking(self, records: ArrayRecords, public: Matrix | None) -> ArrayRecords:
+    def _with_own_model(self, records: ArrayRecords, public: Matrix | None) -> ArrayRecords:
         """The same records, about which the user's estimator is asked, if there is one; it is tried here."""
         if self.public_model is None or isinstance(self.public_model, str):
             return records

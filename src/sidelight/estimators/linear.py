@@ -65,7 +65,7 @@ class PublicPart(NamedTuple):
     """What a fit knew of its public rows: the task, what the guide says of them, and their targets."""
 
     task: Task
-    said: GuideColumns | None
+    guide_outputs: GuideColumns | None
     y: Array | None
 
 
@@ -150,11 +150,11 @@ class PrivateLinear(EstimatorInput):
         guided = self._guided(records, public, target, coordinates)
         if guided is not None:
             coordinates = replace(coordinates, guide=guided.guide)
-        said = None if guided is None else guided.public
+        guide_outputs = None if guided is None else guided.public
         method = self._with_extras(self._configured(), records, coordinates)
         if self.health_check:
             method = WithHealthCheck(method, _health_check(records, public, target))
-        task = self._task(method, records, public, target, coordinates, payer, said)
+        task = self._task(method, records, public, target, coordinates, payer, guide_outputs)
         with records.reading() as read, np.errstate(all="ignore"):  # NumPy's word on a private value
             fitted, self.privacy_ = fit_charged(
                 method,
@@ -172,7 +172,7 @@ class PrivateLinear(EstimatorInput):
         self._public_sample = sample_rows(sample)
         self._learned(fitted)
         self._keep(fitted.coef, coordinates, target)
-        return PublicPart(task, said, None if public is None else public.labels)
+        return PublicPart(task, guide_outputs, None if public is None else public.labels)
 
     def with_weights(self, weights: Floats) -> Self:
         """A fitted copy with other weights in the same coordinates, and without trees: a rival to score."""
@@ -207,8 +207,8 @@ class PrivateLinear(EstimatorInput):
             return method
         if self.trees:
             features, guide = coordinates.bounds.features, coordinates.guide
-            said = range(features, features + (0 if guide is None else guide.size))
-            groups = (*records.groups(features), *(ColumnGroup((column,)) for column in said))
+            columns = range(features, features + (0 if guide is None else guide.size))
+            groups = (*records.groups(features), *(ColumnGroup((column,)) for column in columns))
             method = WithLeaves(method, groups=groups, intercept=coordinates.fit_intercept)
         return PaidComparison(method) if self.compare_with_public else method
 
@@ -243,11 +243,11 @@ class PrivateLinear(EstimatorInput):
         target: Target,
         coordinates: Coordinates,
         payer: Payer | None,
-        said: GuideColumns | None = None,
+        guide_outputs: GuideColumns | None = None,
     ) -> Task:
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
-            public_rows = coordinates.public(public.X, public.y, target, said, public.unlabeled)
+            public_rows = coordinates.public(public.X, public.y, target, guide_outputs, public.unlabeled)
             given = own_weights(coordinates, target.loss.outputs)
             public_rows = public_rows if given is None else replace(public_rows, given=given)
         return Task(
@@ -265,7 +265,7 @@ class PrivateLinear(EstimatorInput):
             relation=relation_of(method, self.relation, payer),
             regularization=float(self.regularization),
             target_bound=target.bound,
-            residual=said is not None and said.offset is not None,
+            residual=guide_outputs is not None and guide_outputs.offset is not None,
         )
 
     # -----------------------------------------------------------------------------------------------

@@ -134,8 +134,8 @@ def _in_folds(model: PrivateLinear, schema: Schema, part: PublicPart) -> Json | 
     task = part.task
     if task.public.n < _FEWEST_IN_FOLDS:
         return None
-    if part.said is not None and part.said.offset is not None:
-        return _numbers(np.asarray(part.y, dtype=np.float64), part.said.offset)
+    if part.guide_outputs is not None and part.guide_outputs.offset is not None:
+        return _numbers(np.asarray(part.y, dtype=np.float64), part.guide_outputs.offset)
     _, z, y = best_on_folds(task.public, task.loss)
     if isinstance(model, PrivateRegressor):
         return _numbers(model.in_units(y), model.in_units(z[:, 0]))
