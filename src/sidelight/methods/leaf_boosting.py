@@ -362,8 +362,8 @@ def leaf_gains(sizes: Floats, *, prior: Floats, std: float, steps: float) -> Flo
 
 def _apart(depth: int) -> Array:
     """(leaves, leaves): how many splits tell two leaves apart."""
-    number = np.arange(2**depth)
-    return np.bitwise_count(number[:, None] ^ number)
+    sides = np.arange(2**depth)[:, None] >> np.arange(depth) & 1
+    return np.asarray((sides[:, None] != sides).sum(axis=-1))
 
 
 def _drawn(splits: int, rng: np.random.Generator) -> Array:
