@@ -156,18 +156,6 @@ def test_the_batch_itself_is_not_left_behind(loss: Any) -> None:
     assert helper_with_state.LAST is SPACE.last is by_function.last is None  # type: ignore[attr-defined]
 
 
-def test_memory_of_the_inputs_counts_as_kept_where_nobody_looks() -> None:
-    log, held = logging.getLogger("sidelight.tests"), list[Any]()
-    log.keep = held.append  # type: ignore[attr-defined]
-
-    def loss(o: Tensor, y: Tensor) -> Tensor:
-        log.keep(y)  # type: ignore[attr-defined]
-        return squares(o, y)
-
-    with pytest.raises(AssumptionError):
-        NetworkOracle(Net(), loss, example=rows(8, 2)).check((X, Y))
-
-
 # ---------------------------------------------------------------------------------------------------
 # flags that are set between two steps
 

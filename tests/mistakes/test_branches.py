@@ -75,5 +75,13 @@ def test_a_branch_that_weights_take_is_examined_again() -> None:
     assert oracle.route.kind != "layers"  # that something is true of any does not say of which
 
 
+def test_a_single_record_counts_where_weights_take_another_branch() -> None:
+    oracle, batch = _oracle(_by_weights), labeled(1)
+    oracle.clipped_sum(batch, clip=Flat(1.0), relation="add-or-remove-one")
+    with torch.no_grad():
+        oracle.model.a.weight[0, 0] = 6.0
+    assert_exact(oracle, entropy, batch)
+
+
 def _total(oracle: NetworkOracle, batch: Any) -> Tensor:
     return value_of(oracle.clipped_sum(batch, clip=Flat(0.1), relation="add-or-remove-one")).clone()

@@ -16,10 +16,10 @@ from sidelight.clipping import Clip, Diagonal, Projection  # noqa: E402
 from sidelight.methods.parts import Automatic, Flat  # noqa: E402
 from sidelight.oracles.network import pieces  # noqa: E402
 from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example  # noqa: E402
+from sidelight.oracles.network.module_calls import Computed  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares  # noqa: E402
-from sidelight.oracles.network.routes import Computed  # noqa: E402
 from sidelight.oracles.network.shared_pieces import Sum  # noqa: E402
 
 

@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -58,6 +58,7 @@ from sidelight.oracles.network.flat import (
     trainable,
 )
 from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.module_calls import unroll
 from sidelight.oracles.network.passes import records_a_pass, work_of_a_pass
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
 from sidelight.oracles.network.routes import (
@@ -65,7 +66,6 @@ from sidelight.oracles.network.routes import (
     Watched,
     Wiring,
     gradients_of,
-    unroll,
     watched_modules,
 )
 from sidelight.oracles.network.silence import silent
@@ -403,15 +403,20 @@ class NetworkOracle:
         if answer is not None:
             self._put(put, answer, ~taken)
             return
-        fill = cycled(self._trial_rows(one.rows), row_count(one.rows))
-        if self._route_for(one.rows, row_count(one.rows)).answers:
-            self._try(fill, one.copies)
+        rows = row_count(one.rows)
+        fill, route = cycled(self._trial_rows(one.rows), rows), self._route_for(one.rows, rows)
+        if route.answers:
+            with suppress(AssumptionError):  # what came now because of a record must not be said now
+                self._try(fill, one.copies)
+            if self._route_for(one.rows, rows) is not route:
+                self._add(one, taken, question, put)
+                return
         places = taken.nonzero().flatten()
         for half in places.tensor_split(2) if len(places) > 1 else ():
             some = torch.zeros_like(taken).index_fill_(0, half, True)
-            rows = chosen(one.rows, fill, some.repeat_interleave(one.copies))
-            self._add(one._replace(rows=rows), some, question, put)
-        if len(places) == 1 and self._route_for(one.rows, row_count(one.rows)).answers:
+            mixed = chosen(one.rows, fill, some.repeat_interleave(one.copies))
+            self._add(one._replace(rows=mixed), some, question, put)
+        if len(places) == 1 and route.answers:
             self._add_alone(one, int(places), question, put)
 
     def _add_alone(self, one: _Pass, place: int, question: ClippedSumRule, put: Put) -> None:

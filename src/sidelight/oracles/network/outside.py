@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.batches import Batch, Losses, call
 from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.routes import Watched, one_per_row, swap
+from sidelight.oracles.network.module_calls import swap
+from sidelight.oracles.network.routes import Watched, one_per_row
 from sidelight.oracles.network.written_out import WithLoss
 
 __all__ = ["graph_leaves", "refuse_untrained", "used_outside_modules", "used_outside_torch_func"]

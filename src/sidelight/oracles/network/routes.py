@@ -10,39 +10,35 @@ wrappers, the same parameters. A module that has no rule is given to torch.func,
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.utils.parametrize import ParametrizationList
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.batches import tensors
 from sidelight.oracles.network.flat import modules_of
 from sidelight.oracles.network.layers import Rule, StandIn, Use, on_gradient, rule_for, stand_in_for
+from sidelight.oracles.network.module_calls import Arguments, Call, Decomposed, handed_on, swap
 from sidelight.oracles.network.pieces import (
-    CHUNK,
     Piece,
     Rows,
-    chunks,
     plain_products,
     working,
 )
 from sidelight.oracles.network.shared_pieces import merged
-from sidelight.oracles.network.snapshots import SIMPLE
 
 __all__ = [
-    "Capture", "Computed", "Gradients", "Watched", "Wiring", "gradients_of", "one_per_row",
-    "own_parameters", "swap", "unroll", "watched_modules",
+    "Capture", "Gradients", "Watched", "Wiring", "gradients_of", "one_per_row", "own_parameters",
+    "watched_modules",
 ]  # fmt: skip
 
 
@@ -92,9 +88,7 @@ def _how_to_watch(module: nn.Module, wiring: Wiring) -> Watched | None:
     return Watched(module, own, rule=rule_for(module), expanded=wiring.expanded.get(module))
 
 
-_WRITTEN_OUT = 2**25  # numbers of a computed weight's gradients that are held for all records of a pass
 Gradients: TypeAlias = dict[nn.Parameter, Tensor]  # one row per record, flat
-_Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
 
 
 @dataclass
@@ -175,7 +169,7 @@ class Capture:
     def _compute(self, one: Watched, forward: Callable[[], Tensor]) -> Tensor:
         """A weight that is computed from others: its pieces become theirs when they have arrived."""
         if one.module not in self._computed:
-            with _Decomposed():
+            with Decomposed():
                 value = forward()
             weight = self._computed[one.module] = value.detach().requires_grad_()
             self._histories[weight] = value, list(one.own.values())
@@ -273,7 +267,7 @@ class Capture:
                 piece = use.build(values, self._count)
                 self._deliver(use.parameter, piece)
 
-    def _note_call(self, one: Watched, arguments: _Arguments, output: object) -> None:
+    def _note_call(self, one: Watched, arguments: Arguments, output: object) -> None:
         batched = self._wiring.batched.get(one.module)
         call = Call(one.module, one.own, arguments, batched, self._count)
         if call.listen(output):
@@ -315,14 +309,8 @@ class Capture:
             self._receive(parameter, piece.settled())
             return
         value, parameters = self._histories.pop(parameter)
-        if piece.count * piece.size <= _WRITTEN_OUT:
-            parts = [_through(piece, value, parameters, *some) for some in chunks(piece.count, piece.size)]
-            for one, rows in zip(parameters, zip(*parts, strict=True), strict=True):
-                self._deliver(one, Rows(torch.cat(rows).to(piece.dtype), one.shape))
-            return
-        for one in parameters:
-            make = partial(_through_one, piece, value, one)
-            self._deliver(one, Computed(make, piece.count, one, piece.held))
+        for one, part in handed_on(piece, value, parameters):
+            self._deliver(one, part)
 
 
 def differentiate(
@@ -343,37 +331,6 @@ def gradients_of(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
     found = differentiate(loss, parameters) if loss.requires_grad else [None] * len(parameters)
     pairs = zip(parameters, found, strict=True)
     return {p: torch.zeros_like(p) if grad is None else grad for p, grad in pairs}
-
-
-def _through(
-    piece: Piece, value: Tensor, parameters: Sequence[nn.Parameter], low: int, high: int
-) -> list[Tensor]:
-    """Gradients of parameters from those of a value that was computed from them, record by record."""
-    rows = piece.rows(low, high).reshape(high - low, *value.shape).to(value.dtype)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = torch.autograd.grad(value, parameters, rows, retain_graph=True, is_grads_batched=True)
-    return [x.reshape(high - low, -1) for x in found]
-
-
-def _through_one(piece: Piece, value: Tensor, parameter: nn.Parameter, low: int, high: int) -> Tensor:
-    return _through(piece, value, [parameter], low, high)[0]
-
-
-class _Decomposed(TorchFunctionMode):
-    """Weight norm by operations that have a gradient for many records at once."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        if func is torch._weight_norm:
-            direction, length, dim = args
-            return direction * (length / torch.norm_except_dim(direction, 2, dim))
-        return func(*args, **(kwargs or {}))
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -410,149 +367,3 @@ def _storage_owner(output: Tensor) -> Tensor:
     if base is None or base.is_leaf or base.numel() != output.numel() or not base.requires_grad:
         return output  # a hook on a leaf, a parameter, would outlive the pass
     return base if base.is_contiguous() and output.is_contiguous() else output
-
-
-def swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
-    """Put a value into a dictionary until the stack closes."""
-    if name in where:
-        stack.callback(where.__setitem__, name, where[name])
-    else:
-        stack.callback(where.__delitem__, name)
-    where[name] = value
-
-
-# ---------------------------------------------------------------------------------------------------
-# a module that has no rule: torch.func, for that module alone
-
-
-class Call:
-    """One call of a module: its arguments, and the gradients of its outputs as they arrive."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        parameters: dict[str, nn.Parameter],
-        arguments: _Arguments,
-        batched: tuple[int, ...] | None,
-        count: int,
-    ) -> None:
-        self.module, self.parameters, self._count = module, parameters, count
-        self._leaves, self._spec = tree_flatten(arguments)
-        positions = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
-        flags = batched if batched is not None else (1,) * len(positions)
-        self._batched = [i for i, flag in zip(positions, flags, strict=True) if flag]
-        self._grads: dict[int, Tensor] = {}
-
-    def listen(self, output: object) -> bool:
-        """Ask for the gradients of the outputs; False if there will be none."""
-        outputs = [(i, leaf) for i, leaf in enumerate(tree_leaves(output)) if isinstance(leaf, Tensor)]
-        asked = [(i, leaf) for i, leaf in outputs if leaf.requires_grad]
-        if any(leaf.is_leaf for _, leaf in asked):  # its gradient joins records, and a hook would stay on it
-            raise AssumptionError(f"{type(self.module).__name__} returns one of its own parameters")
-        for i, leaf in asked:
-            on_gradient(leaf, partial(self._keep, i))
-        return bool(asked)
-
-    def _keep(self, output: int, grad: Tensor) -> None:
-        self._grads[output] = grad.detach()
-
-    def pieces(self) -> Iterator[tuple[nn.Parameter, Piece]]:
-        """One piece a parameter, if any gradient arrived."""
-        if not self._grads:
-            return
-        self._refuse_hidden()
-        data = [self._split(self._leaves[i].detach()) for i in self._batched]
-        cotangents = {i: self._split(grad) for i, grad in self._grads.items()}
-        held = sum(x[0].numel() for x in (*data, *cotangents.values()))
-        for name, parameter in self.parameters.items():
-            make = self._maker(name, data, cotangents)
-            yield parameter, Computed(make, self._count, parameter, held)
-
-    def _refuse_hidden(self) -> None:
-        """Raise for an argument that may hold tensors where nobody looks: each record would get all rows."""
-        for leaf in self._leaves:
-            if not isinstance(leaf, (Tensor, *SIMPLE)):
-                raise AssumptionError(
-                    f"{type(self.module).__name__} takes a {type(leaf).__name__}, which may hide tensors of "
-                    "records. Hand them over as tensors, or in a list, tuple or dictionary"
-                )
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.reshape(self._count, x.shape[0] // self._count, *x.shape[1:])
-
-    def _maker(
-        self, name: str, data: list[Tensor], cotangents: dict[int, Tensor]
-    ) -> Callable[[int, int], Tensor]:
-        """records → gradients of one parameter."""
-
-        def value(own: Tensor, inputs: list[Tensor], weights: dict[int, Tensor]) -> Tensor:
-            leaves = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-            for i, x in zip(self._batched, inputs, strict=True):
-                leaves[i] = x
-            args, kwargs = tree_unflatten(leaves, self._spec)
-            output = tree_leaves(torch.func.functional_call(self.module, {name: own}, args, kwargs))
-            dots = [(output[i] * weight.to(output[i].dtype)).sum() for i, weight in weights.items()]
-            return torch.stack(dots).sum()
-
-        each = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
-        parameter = self.parameters[name].detach()
-
-        def rows(low: int, high: int) -> Tensor:
-            some = {i: weight[low:high] for i, weight in cotangents.items()}
-            try:
-                with torch.enable_grad(), ExitStack() as stack:
-                    unroll(stack, self.module)
-                    found: Tensor = each(parameter, [x[low:high] for x in data], some)
-                return found.detach().reshape(high - low, -1)
-            except RuntimeError as error:
-                raise AssumptionError(self._refusal(name, error)) from error
-
-        return rows
-
-    def _refusal(self, name: str, error: RuntimeError) -> str:
-        kind = type(self.module).__name__
-        advice = "Move the parameter into a small module of its own, or register a rule for it"
-        if "randomness" in str(error):
-            return f"{kind} mixes the parameter {name!r} with dropout or other randomness. {advice}"
-        return f"{kind} has no rule, and torch.func cannot take the gradient of {name!r} by record. {advice}"
-
-
-def unroll(stack: ExitStack, model: nn.Module) -> None:
-    """Recurrent layers step by step until the stack closes: torch.func cannot take them at once."""
-    for module in modules_of(model):
-        if isinstance(module, nn.RNNBase) and (replacement := stand_in_for(module)) is not None:
-            swap(stack, module.__dict__, "forward", partial(replacement, module, lambda *_: None))
-
-
-class Computed(Piece):
-    """Gradients made anew whenever they are asked for, in the same chunks, so with the same numbers."""
-
-    def __init__(
-        self, make: Callable[[int, int], Tensor], count: int, parameter: nn.Parameter, held: int
-    ) -> None:
-        self._make, self._held, self.count, self.shape = make, held, count, parameter.shape
-        self._device = parameter.device
-        self.dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
-        self._silent: Tensor | None = None
-
-    @property
-    def held(self) -> int:
-        return max(self._held, CHUNK // max(1, self.count))
-
-    def rows(self, low: int, high: int) -> Tensor:
-        rows = self._make(low, high).to(self.dtype)
-        return rows if self._silent is None else rows.masked_fill(self._silent[low:high, None], 0.0)
-
-    def silence(self, records: Tensor) -> None:
-        self._silent = records
-
-    def row_error(self, scale: Tensor | None) -> Tensor:
-        return torch.zeros(self.count, dtype=torch.float64, device=self._device)
-
-    def inner(self, direction: Tensor) -> Tensor:
-        flat = direction.reshape(-1).to(self.dtype)
-        return torch.cat([(self.rows(*some) @ flat).double() for some in chunks(self.count, self.size)])
-
-    def add_weighted(self, factors: Tensor, out: Tensor) -> None:
-        for low, high in chunks(self.count, self.size):
-            Rows(self.rows(low, high), self.shape).add_weighted(factors[low:high], out)

@@ -20,8 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from sidelight.errors import INTERRUPTS, SidelightError
 from sidelight.oracles.network.batches import Batch, Losses, call, row_count, seed_torch, take
 from sidelight.oracles.network.flat import trainable
+from sidelight.oracles.network.module_calls import unroll
 from sidelight.oracles.network.pieces import working
-from sidelight.oracles.network.routes import Gradients, gradients_of, unroll
+from sidelight.oracles.network.routes import Gradients, gradients_of
 
 __all__ = ["WithLoss", "by_loop", "by_record", "by_vmap", "is_record_dependent", "records_at_once"]
 
