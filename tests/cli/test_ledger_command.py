@@ -200,7 +200,7 @@ def test_a_ledger_that_is_not_there(run: Any, tmp_path: Path, command: str) -> N
 
 @pytest.mark.parametrize("command", ["show", "charges", "export"])
 def test_an_unknown_dataset(run: Any, file: Path, command: str) -> None:
-    run("ledger", command, file, "--name", "patient").is_one_line_error(2, "expected one of patients")
+    run("ledger", command, file, "--name", "patient").is_one_line_error(2, "Did you mean 'patients'")
 
 
 @pytest.mark.parametrize("content", [b"", b"name,age\nAda,36\n", b"SQLite format 3\x00" + b"\xff" * 500])

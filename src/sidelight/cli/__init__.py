@@ -100,21 +100,24 @@ def cli() -> None:
     \b
     See it work, on data that it makes itself:
       sidelight demo
-    Fit a private table with the help of a public one, apply the model, read its privacy report:
-      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
+    Fit a private table with the help of a public one, apply the model,
+    read its privacy report:
+      sidelight fit private.csv --public public.csv --target income \\
+          --epsilon 1 --out model
       sidelight predict model new.csv --out predictions.csv
       sidelight report model
     Which method, and which ε? A rehearsal on public rows; it spends nothing:
-      sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
+      sidelight compare --public public.csv --target income --rows 50000
     How much noise does a budget need?
-      sidelight account --sampling-probability 0.01 --epsilon 2 --steps 1000 --delta 1e-5
+      sidelight account -q 0.01 --epsilon 2 --steps 1000 --delta 1e-5
     Give a dataset a lifetime budget, and see what is left of it:
-      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
-          --epsilon 3 --delta 1e-6
+      sidelight ledger init patients.ledger --name patients \\
+          --relation add-or-remove-one --epsilon 3 --delta 1e-6
       sidelight ledger show patients.ledger
 
     \b
-    Exit codes: 0 done · 2 bad input · 3 refused by a budget · 4 ledger unusable · 1 anything else
+    Exit codes: 0 done · 2 bad input · 3 refused by a budget ·
+    4 ledger unusable · 1 anything else
     """
 
 

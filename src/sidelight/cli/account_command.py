@@ -104,18 +104,19 @@ def command(
 
     \b
     The ε of 1000 steps of DP-SGD:
-      sidelight account --sampling-probability 0.01 --noise-multiplier 1 --steps 1000 --delta 1e-5
+      sidelight account -q 0.01 --noise-multiplier 1 --steps 1000 -d 1e-5
     The least noise that keeps them within ε = 2:
-      sidelight account --sampling-probability 0.01 --epsilon 2 --steps 1000 --delta 1e-5
+      sidelight account -q 0.01 --epsilon 2 --steps 1000 --delta 1e-5
     One number, for a script:
       sidelight account -q 0.01 -e 2 -t 1000 -d 1e-5 --json | jq .noise_multiplier
 
     \b
     Relations
-      add-or-remove-one  a neighbour has one record more or less. Poisson sampling;
-                         noise std = noise multiplier × clip norm.
-      replace-one        a neighbour has one record exchanged. Fixed-size batches without
-                         replacement, q = batch / records; noise std = noise multiplier × 2 × clip norm.
+      add-or-remove-one  a neighbour has one record more or less.
+                         Poisson sampling; noise std = σ × clip norm.
+      replace-one        a neighbour has one record exchanged. Batches of a
+                         fixed size without replacement, q = batch / records;
+                         noise std = σ × 2 × clip norm.
 
     Printed numbers are rounded to the safe side.
     """

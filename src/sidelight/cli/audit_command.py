@@ -67,13 +67,16 @@ def command(
     """Try to prove a method's claim wrong.
 
     \b
-    replay     record a run, replay it with one record changed, and compare what moved with what was declared;
-               also: is everything charged, and drawn as charged?
-    many-run   train many times on two neighbouring datasets, and derive a lower bound on ε from wrong guesses
-    one-run    plant many canaries in a single training run, and derive a lower bound on ε from guesses
+    replay     record a run, replay it with one record changed, and compare
+               what moved with what was declared; also: is everything charged,
+               and drawn as charged?
+    many-run   train many times on two neighbouring datasets, and derive a
+               lower bound on ε from wrong guesses
+    one-run    plant many canaries in a single training run, and derive a
+               lower bound on ε from guesses
 
     \b
-      sidelight audit                        # a replay of the main methods, some seconds each
+      sidelight audit                        # a replay of the main methods
       sidelight audit dope_sgd               # all three audits of one method
       sidelight audit --all --kind replay    # a replay of every method
       sidelight audit my_module:my_recipe --epsilon 4 --json

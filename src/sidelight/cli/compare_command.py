@@ -90,8 +90,9 @@ def command(**given: Any) -> None:
     """What each method would reach at each ε, rehearsed on rows synthesised from public ones.
 
     \b
-      sidelight compare --public public.csv --target income --rows 50000 --epsilon 0.1,0.5,1,2
-      sidelight compare --public public.csv --target income --rows 50000 --out compare.html
+      sidelight compare --public public.csv --target income --rows 50000
+      sidelight compare --public public.csv --target income --rows 50000 \\
+          --epsilon 0.1,1 --out compare.html
 
     It reads no private record and spends nothing. In turn, a quarter of the public rows is the test set;
     half become synthetic rows that stand in for the private table; a quarter stays public. Each range is
@@ -188,7 +189,7 @@ def methods(name: str | None, as_json: bool) -> None:
 
     \b
       sidelight methods              the list
-      sidelight methods dope_sgd     one of them: parameters, guarantee, departures from its paper
+      sidelight methods dope_sgd     one of them: parameters, guarantee, …
       sidelight methods --json | jq -r '.methods[] | select(.networks) | .name'
     """
     from sidelight.methods.declare import METHODS, describe
@@ -264,8 +265,4 @@ def _print_parameters(screen: Console, method: Json) -> None:
     for item in method["parameters"]:
         terminal.add_row(rows, item["name"], str(item["default"]), item["meaning"], item["type"])
     screen.print(rows)
-    first = method["parameters"][0]["name"]
-    screen.print(
-        f'In Python: PrivateClassifier(method="{method["name"]}"), or method={method["name"]}({first}=…).',
-        markup=False,
-    )
+    screen.print(f"To use it: sidelight fit … --method {method['name']}", markup=False)

@@ -124,24 +124,31 @@ def command(**given: Any) -> None:
     PRIVATE and PUBLIC are files, folders of files, or patterns such as 'lake/*.parquet'.
 
     \b
-      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model
+      sidelight fit private.csv --public public.csv --target income \\
+          --epsilon 1 --out model
       sidelight predict model new.csv --out predictions.csv
 
     \b
-    Column types, categories, bounds and classes are learned from the public table alone. To see and change
-    them, or to do without public records:
+    What it would do and charge, before anything is charged: add --dry-run.
+
+    \b
+    Column types, categories, bounds and classes are learned from the public
+    table alone. To see and change them, or to do without public records:
       sidelight schema public.csv --target income --out schema.json
-      sidelight fit private.csv --public public.csv --schema schema.json --epsilon 1 --out model
+      sidelight fit private.csv --public public.csv --schema schema.json \\
+          --epsilon 1 --out model
 
     \b
     Charge a ledger, which refuses what its budget does not cover:
-      sidelight ledger init patients.ledger --name patients --relation replace-one --epsilon 3 --delta 1e-6
-      sidelight fit private.csv --public public.csv --target income --epsilon 1 --out model \\
-          --ledger patients.ledger
+      sidelight ledger init patients.ledger --name patients \\
+          --relation replace-one --epsilon 3 --delta 1e-6
+      sidelight fit private.csv --public public.csv --target income \\
+          --epsilon 1 --out model --ledger patients.ledger
 
     \b
     Free text, through a public encoder (docs/text.md):
-      sidelight fit private.csv --public public.csv --target stars --text review --epsilon 1 --out model
+      sidelight fit private.csv --public public.csv --target stars \\
+          --text review --epsilon 1 --out model
 
     In the private table, unknown categories count as "other", numbers outside the bounds are clipped, missing
     values are marked, and a record without a usable target is ignored. How many there are is known only from
@@ -376,17 +383,20 @@ def schema(
 
     \b
       sidelight schema public.csv --target income --out schema.json
-      sidelight fit private.csv --public public.csv --schema schema.json --epsilon 1 --out model
+      sidelight fit private.csv --public public.csv --schema schema.json \\
+          --epsilon 1 --out model
 
     \b
     In the file, a column is one of
       {"type": "number", "bounds": [17, 90]}      values outside are clipped
-      {"type": "boolean"}                         true or false, in words or numbers
-      {"type": "category", "categories": [...]}   any other value counts as "other"
-      {"type": "code", "digits": 5, "prefix": 2, "categories": [...]}   the first digits of a postcode
-      {"type": "date", "bounds": ["2020-01-01", "2024-12-31"]}          see docs/tables.md
-      {"type": "text", "encoder": "minilm"}       through a public encoder: see docs/text.md
+      {"type": "boolean"}                         true or false
+      {"type": "category", "categories": [...]}   any other value is "other"
+      {"type": "code", "digits": 5, "prefix": 2, "categories": [...]}
+                                                  first digits of a postcode
+      {"type": "date", "bounds": ["2020-01-01", "2024-12-31"]}
+      {"type": "text", "encoder": "minilm"}       through a public encoder
       {"type": "ignore"}                          not used
+    More: docs/tables.md and docs/text.md.
 
     Never make a schema from the private table: bounds and categories would reveal individual records.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sidelight.cli import terminal
-from sidelight.errors import InputError, LedgerError
+from sidelight.errors import InputError, LedgerError, listed, nearest
 from sidelight.files import missing
 from sidelight.numbers import percent_up, plain_down, plain_up
 
@@ -32,14 +32,14 @@ def command() -> None:
 
     \b
     Give a dataset a budget, once:
-      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
-          --epsilon 3 --delta 1e-6
+      sidelight ledger init patients.ledger --name patients \\
+          --relation add-or-remove-one --epsilon 3 --delta 1e-6
     What is left, and who spent the rest?
       sidelight ledger show patients.ledger
       sidelight ledger charges patients.ledger
     For a reviewer, or a script:
       sidelight ledger export patients.ledger --out patients.json
-      sidelight ledger show patients.ledger --json | jq '.datasets.patients.remaining'
+      sidelight ledger show patients.ledger --json | jq .datasets
 
     A ledger that is missing, damaged, locked or read-only ends with exit code 4. It is never repaired
     silently.
@@ -74,16 +74,16 @@ def init(
     """Give a dataset a lifetime budget, in a new ledger or in one that exists.
 
     \b
-      sidelight ledger init patients.ledger --name patients --relation add-or-remove-one \\
-          --epsilon 3 --delta 1e-6
+      sidelight ledger init patients.ledger --name patients \\
+          --relation add-or-remove-one --epsilon 3 --delta 1e-6
 
     The budget is for all runs ever, and cannot be raised later. Repeating the command changes nothing;
     another budget for the same name is refused.
 
     \b
     Relations
-      add-or-remove-one  a neighbour has one record more or less (Poisson batches).
-      replace-one        a neighbour has one record exchanged (batches of a fixed size).
+      add-or-remove-one  a neighbour has one record more or less
+      replace-one        a neighbour has one record exchanged
 
     The first run binds the dataset to its columns and its number of records, and runs on other
     records are refused (exit code 2). With --fingerprint their contents are compared too: they are
@@ -117,8 +117,8 @@ def init(
     )
     asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
     click.echo(
-        f"once all of it is spent, an attacker who knows every other record and guesses {asked} was used "
-        f"{right} of all cases (a coin: 50 %)"
+        f"once all of it is spent, an attacker who knows every other record, starts at 50 : 50 and\n"
+        f"guesses {asked} was used {right} of cases"
     )
     warn_of_epsilon(epsilon)
 
@@ -132,12 +132,13 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
 
     \b
       sidelight ledger show patients.ledger
-      sidelight ledger show patients.ledger --name patients --json | jq '.datasets.patients.remaining'
+      sidelight ledger show patients.ledger --name patients --json
 
     \b
-    spent  ε of all charges, composed as if every run had been planned in advance.
-    used   what counts against the budget: it holds however later runs are chosen, so it is a little more.
-    left   the largest ε of one more run with Gaussian noise that would be admitted.
+    spent  total cost of all runs
+    used   the stricter total, which counts: it also covers runs that were
+           chosen after seeing earlier results
+    left   the largest ε of one more run that would be admitted
 
     Below that: what each dataset is bound to, and how many runs were compared with it.
     """
@@ -150,20 +151,21 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
         click.echo(f"{file} holds no dataset yet; `sidelight ledger init` adds one")
         return
     numbers = ("δ", "budget ε", "spent", "used", "left", "runs")
-    rows = terminal.table("dataset", "relation", *numbers, numbers=numbers)
+    rows = terminal.table("dataset", *numbers, numbers=numbers)
     for key, one in data["datasets"].items():
         total = one["total"]
         spent = [plain_up(float(total[which]), 4) for which in ("epsilon", "epsilon_adaptive")]
         left = plain_down(float(one["remaining"]), 4)
         budget = [f"{total['delta']:g}", f"{total['budget']:g}"]
-        terminal.add_row(rows, key, total["relation"], *budget, *spent, left, str(len(one["runs"])))
+        terminal.add_row(rows, key, *budget, *spent, left, str(len(one["runs"])))
     screen = terminal.console()
     screen.print(rows)
     for key, one in data["datasets"].items():
-        screen.print(_what_was_checked(key, one), markup=False)
+        screen.print(f"{_what_was_checked(key, one)}; {one['total']['relation']}", markup=False)
     screen.print(
-        "spent: all charges, composed. used: the same if runs were chosen after earlier results. left: the "
-        "largest ε of one more run; several runs cost less together than their sum.",
+        "spent: total cost of all runs. used: the stricter total, which also covers runs chosen after seeing "
+        "earlier results. left: the largest ε of one more run. Spent and left do not add up to the budget, "
+        "because losses compose to less than their sum.",
         style="dim",
     )
 
@@ -244,7 +246,8 @@ def _open(file: Path, name: str | None) -> Ledger:
 
     ledger = Ledger.open(file)
     if name is not None and name not in (known := ledger.datasets()):
-        raise InputError(f"--name: expected one of {', '.join(known) or '(no dataset yet)'}, got {name!r}")
+        near = nearest(name, known) or f" It has {listed(list(known)) if known else 'none yet'}"
+        raise InputError(f"--name: the ledger has no dataset {name!r}.{near}")
     return ledger
 
 

@@ -50,6 +50,7 @@ class EstimatorOutput:
     _fitted_target: Target
     _stored: StoredModel | None = None  # what a loaded model was made from
     _public_sample: TableLike | None = None  # for effects
+    _report: str = ""  # where it was written last, for a notebook
 
     @property
     def features_(self) -> list[str]:
@@ -111,6 +112,7 @@ class EstimatorOutput:
 
         card = with_facts(self._card(title, scores=scores, comparison=comparison, audits=audits), facts)
         write_report(card, path)
+        self._report = os.fspath(path)
         return card
 
     def effects(self, X_public: TableLike | None = None) -> Effects:
@@ -240,7 +242,8 @@ class EstimatorOutput:
         from sidelight.report.notebook import budget_box
 
         diagram: str = estimator_html_repr(self)
-        return budget_box(type(self).__name__, self._budget()) + diagram
+        statement = getattr(self, "privacy_", None)
+        return budget_box(type(self).__name__, self._budget(), statement, self._report) + diagram
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}

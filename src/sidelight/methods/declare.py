@@ -157,8 +157,8 @@ def _check(declared: Declaration) -> None:
 def get_method(name: str) -> Method:
     """The method of this name with its defaults."""
     if name not in METHODS:
-        hint = nearest(str(name), METHODS)
-        raise InputError(f"there is no method {name!r}.{hint} Known: {', '.join(sorted(METHODS))}")
+        hint = nearest(str(name), METHODS) or f" Known: {', '.join(sorted(METHODS))}"
+        raise InputError(f"there is no method {name!r}.{hint}")
     return METHODS[name]()
 
 

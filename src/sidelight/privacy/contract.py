@@ -20,6 +20,7 @@ from sidelight.errors import (
     LedgerError,
     NotPrivateWarning,
     PrivacyConditionError,
+    listed,
     warn_charged,
 )
 from sidelight.numbers import plain_up
@@ -77,13 +78,13 @@ def open_payer(
     """The ledger (opened, if it is a path) and the dataset in it, which may be left out if there is one."""
     if ledger is None:
         if dataset is not None:
-            raise InputError("dataset= names a dataset in a ledger; pass ledger= as well")
+            raise InputError("a dataset was named without the ledger that holds it; name both")
         return None
     book = ledger if isinstance(ledger, Ledger) else Ledger.open(ledger)
     if dataset is None:
         known = list(book.datasets())
         if len(known) != 1:
-            raise InputError(f"the ledger has {len(known)} datasets; say which one with dataset=")
+            raise InputError(f"the ledger has {len(known)} datasets ({listed(known)}): name one")
         dataset = known[0]
     return Payer(book, dataset, identity)
 

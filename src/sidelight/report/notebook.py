@@ -9,6 +9,8 @@ from decimal import ROUND_CEILING
 
 from sidelight.numbers import rounded
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.report.card import number
+from sidelight.report.gain import gain_over_public
 
 _DEFAULT = "the default"
 _CELL = 'style="text-align: left; padding: 0 1em 0 0;"'
@@ -50,13 +52,52 @@ def budget_line(words: Mapping[str, str]) -> str:
     return f"[ε = {words['ε']}, δ = {words['δ']}, {relation}, {words['method']}: {spent}]"
 
 
-def budget_box(title: str, words: Mapping[str, str]) -> str:
-    """The same as HTML, safe wherever a page shows it."""
+def budget_box(
+    title: str, words: Mapping[str, str], statement: PrivacyStatement | None = None, report: str = ""
+) -> str:
+    """The same as HTML, safe on any page; of a fit also what the budget bought, and a link to its report."""
     rows = "".join(
         f"<tr><th {_CELL}>{html.escape(name)}</th><td {_CELL}>{html.escape(text)}</td></tr>"
         for name, text in words.items()
     )
-    return f"<table><caption {_CELL}>{html.escape(title)}</caption><tbody>{rows}</tbody></table>"
+    table = f"<table><caption {_CELL}>{html.escape(title)}</caption><tbody>{rows}</tbody></table>"
+    if statement is None:
+        return table
+    link = f'<p><a href="{html.escape(report)}">privacy report</a></p>' if report else ""
+    return table + _bought(statement) + link
+
+
+def _bought(statement: PrivacyStatement) -> str:
+    """What the budget bought, as bars with 95 % whiskers; nothing if that was not measured."""
+    gain = gain_over_public({}, statement.details)
+    found = statement.details.get("compared_with_public")
+    names = ("accuracy_public", "accuracy", "accuracy_error")
+    values = [number(found.get(name)) for name in names] if isinstance(found, Mapping) else [None]
+    if gain is None or not all(value is not None and 0 <= value <= 1 for value in values):
+        return "" if gain is None else f"<p>{html.escape(str(gain))}</p>"
+    public, mine, error = (100 * (value or 0.0) for value in values)
+    bars = [
+        _bar(place, name, value, 1.96 * error, look)
+        for place, (name, value, look) in enumerate(
+            (("public records alone", public, "#d2632f"), ("this model", mine, "#2f88b5"))
+        )
+    ]
+    return (
+        f'<svg width="420" height="56" role="img" aria-label="{html.escape(str(gain))}">{"".join(bars)}</svg>'
+        f"<p>{html.escape(str(gain))}</p>"
+    )
+
+
+def _bar(place: int, name: str, value: float, around: float, color: str) -> str:
+    """A bar of up to 200 pixels, its whisker and its number."""
+    y = 14 + 26 * place
+    low, high = (150 + 2 * min(max(end, 0.0), 100.0) for end in (value - around, value + around))
+    return (
+        f'<text x="0" y="{y + 4}" font-size="13" fill="currentColor">{html.escape(name)}</text>'
+        f'<rect x="150" y="{y - 7}" width="{2 * value:.1f}" height="14" fill="{color}"/>'
+        f'<path d="M{low:.1f} {y}H{high:.1f}" stroke="currentColor" stroke-width="2"/>'
+        f'<text x="358" y="{y + 4}" font-size="13" fill="currentColor">{value:.1f} %</text>'
+    )
 
 
 def _spent(statement: PrivacyStatement) -> str:

@@ -1,0 +1,32 @@
+"""What a notebook shows of a fit: its guarantee, what the budget bought, and a link to the report."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from tests.report.cards import fitted
+
+from sidelight.report.notebook import budget_box, budget_line
+
+COMPARED = {
+    "accuracy": 0.86, "accuracy_public": 0.85, "accuracy_error": 0.005, "value": 0.1, "error": 0.1,
+    "loss_public": 0.4, "kept": True,
+}  # fmt: skip
+WORDS = {"ε": "1", "δ": "1e-06", "relation": "replace-one", "method": "auto", "spent": "ε = 1"}
+
+
+def test_the_box_draws_what_the_budget_bought() -> None:
+    statement = replace(fitted("ppsgd").privacy_, details={"compared_with_public": COMPARED})
+    box = budget_box("Title", WORDS, statement, 'a"><script>.html')
+    widths = [float(width) for width in re.findall(r'<rect x="150" y="\d+" width="([\d.]+)"', box)]
+    assert widths == [170.0, 172.0]  # two pixels for each percent
+    assert '<path d="M318.0 14H322.0"' in box
+    assert "+1 points" in box and "cannot tell" in box
+    assert "<script>" not in box and "privacy report</a>" in box
+
+
+def test_a_box_without_a_comparison_has_no_picture() -> None:
+    assert "<svg" not in budget_box("Title", WORDS, fitted("dp_sgd").privacy_)
+    assert budget_box("Title", WORDS).count("<tr>") == len(WORDS)
+    assert budget_line(WORDS) == "[ε = 1, δ = 1e-06, replace-one, auto: spent ε = 1]"
