@@ -278,7 +278,7 @@ def test_errors_do_not_state_how_many_rows_persons_have() -> None:
 
 def test_names_that_were_rounded_are_nobodys() -> None:
     """Of long numbers a float does not tell neighbours apart: two persons would be taken for one."""
-    from sidelight.data.rows import persons_of
+    from sidelight.data.persons import persons_of
 
     long = [2**53 + k for k in range(4)]
     assert persons_of(long).count == persons_of([str(one) for one in long]).count == 4

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.audit.broken import FixedSizeClaimedPoisson
 
-from sidelight.audit.replay import performs_its_event
+from sidelight.audit.sampling import performs_its_event
 from sidelight.privacy import events
 from sidelight.privacy.events import FixedSize, FullBatch, Poisson
 

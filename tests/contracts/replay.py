@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from sidelight.audit import replay as promises
-from sidelight.audit.replay import performs_its_event
 from sidelight.audit.result import Claim, Finding
+from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.subjects import Scene, neighbouring
 from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape

@@ -16,7 +16,8 @@ import pytest
 import scipy.sparse as sp
 
 from sidelight.data.inputs import private_table, private_targets
-from sidelight.data.rows import PrivateRows, contents, persons_of, private_names
+from sidelight.data.persons import persons_of, private_names
+from sidelight.data.rows import PrivateRows, contents
 from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.tables import Schema, fit_tables
 

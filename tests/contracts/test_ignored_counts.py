@@ -16,8 +16,10 @@ from tests.methods.convex_tools import rows_of, task_of
 
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.data import persons as data_persons
 from sidelight.data import rows as data_rows
-from sidelight.data.rows import PersonRows, Persons, PrivateRows
+from sidelight.data.persons import PersonRows, Persons
+from sidelight.data.rows import PrivateRows
 from sidelight.methods import health_check
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.health_check import WithHealthCheck
@@ -123,7 +125,7 @@ def test_sums_are_exact_in_any_order_and_in_any_blocks(monkeypatch: pytest.Monke
 def test_contract_catches_a_count_that_is_not_bounded_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of a person counts: four rows move the count by four."""
     honest = data_rows.tally
-    monkeypatch.setattr(data_rows, "tally", lambda null, misfits=None, groups=None: honest(null, misfits))
+    monkeypatch.setattr(data_persons, "tally", lambda null, misfits=None, groups=None: honest(null, misfits))
     with pytest.raises(AssertionError, match="sensitivity"):
         check_pairs(ADD_REMOVE, persons=True)
 

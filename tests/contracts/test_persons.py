@@ -13,7 +13,7 @@ from tests.contracts.cases import CASES, Case
 from tests.methods.convex_tools import rows_of, task_of
 
 from sidelight.audit.subjects import ADD_REMOVE
-from sidelight.data.rows import PersonRows, Persons
+from sidelight.data.persons import PersonRows, Persons
 from sidelight.errors import InputError
 from sidelight.methods.task import Task, takes_persons
 from sidelight.oracles.linear.person_oracle import PersonOracle

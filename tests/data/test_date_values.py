@@ -16,8 +16,8 @@ from tests.tables.small import pd
 
 from sidelight.data.coordinates import bound_rows
 from sidelight.data.features import FeaturePlan
+from sidelight.data.moments import FORMATS, ISO, as_moment, iso_of, moment_of
 from sidelight.data.schema import Column, Schema
-from sidelight.data.values import FORMATS, ISO, as_moment, iso_of, moment_of
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
 

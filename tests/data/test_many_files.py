@@ -13,8 +13,8 @@ pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyarrow.parquet")
 
+from sidelight.data.persons import persons_of  # noqa: E402
 from sidelight.data.private_tables import open_private, read_public, table_exists  # noqa: E402
-from sidelight.data.rows import persons_of  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.estimators.fit_records import persons_in  # noqa: E402
 from sidelight.tables import fit_tables  # noqa: E402

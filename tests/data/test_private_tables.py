@@ -19,19 +19,10 @@ from tests.tables.small import pd
 
 import sidelight.data.lines as lines
 from sidelight.data.features import FeaturePlan, encode_target
+from sidelight.data.moments import FORMATS, as_moment, moment_of
 from sidelight.data.private_tables import open_private
 from sidelight.data.schema import Column, Schema, TargetColumn
-from sidelight.data.values import (
-    FORMATS,
-    as_indices,
-    as_moment,
-    as_number,
-    as_truth,
-    moment_of,
-    number_of,
-    text_of,
-    truth_of,
-)
+from sidelight.data.values import as_indices, as_number, as_truth, number_of, text_of, truth_of
 from sidelight.errors import InputError
 from sidelight.tables import fit_tables
 

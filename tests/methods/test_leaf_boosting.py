@@ -14,7 +14,8 @@ from tests.methods.convex_tools import Account
 from sidelight.audit.replay import replay_neighbours
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Linear, neighbouring, scene
 from sidelight.data.leaves import ColumnGroup
-from sidelight.data.rows import PersonRows, Persons, PrivateRows, PublicRows, contents
+from sidelight.data.persons import PersonRows, Persons
+from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.methods import leaf_boosting
 from sidelight.methods.auto import auto

@@ -12,7 +12,7 @@ from sidelight.clipping import Diagonal, Features, Projection
 from sidelight.data.rows import row_norms
 from sidelight.losses import Logistic, Loss, Softmax
 from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.linear.linear_oracle import Geometry, lengths_for
+from sidelight.oracles.linear.row_lengths import Geometry, lengths_for
 from sidelight.oracles.linear.row_sums import Block
 
 

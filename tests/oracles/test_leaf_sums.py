@@ -11,7 +11,8 @@ from tests.blocks import in_blocks
 from tests.contracts.neighbours import assert_bounded, value_of
 
 from sidelight.data.leaves import LeafModel, Splits
-from sidelight.data.rows import PersonRows, Persons, PrivateRows, contents
+from sidelight.data.persons import PersonRows, Persons
+from sidelight.data.rows import PrivateRows, contents
 from sidelight.losses import Logistic, Loss, Softmax, Square
 from sidelight.oracles.linear import leaf_sums
 from sidelight.oracles.linear.leaf_sums import LeafOracle

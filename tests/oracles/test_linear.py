@@ -14,12 +14,14 @@ from tests.oracles import reference
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric
 
 from sidelight.clipping import Diagonal, Features, Projection, ThinFeatures
-from sidelight.data.rows import PersonRows, Persons, PrivateRows, contents
+from sidelight.data.persons import PersonRows, Persons
+from sidelight.data.rows import PrivateRows, contents
 from sidelight.errors import InputError
 from sidelight.losses import Hinge, Huber, Logistic, Loss, Softmax, Square
 from sidelight.methods.parts import Automatic, Flat
-from sidelight.oracles.linear.linear_oracle import Geometry, LinearOracle, plain
+from sidelight.oracles.linear.linear_oracle import LinearOracle
 from sidelight.oracles.linear.person_oracle import PersonOracle
+from sidelight.oracles.linear.row_lengths import Geometry, plain
 from sidelight.oracles.linear.row_sums import Block
 
 ADD, REPLACE = "add-or-remove-one", "replace-one"

@@ -11,7 +11,8 @@ from tests.methods.convex_tools import rows_of
 from tests.private_values import value_of
 
 from sidelight.clipping import Diagonal, Features, Projection, ThinFeatures
-from sidelight.data.rows import PersonRows, Persons, contents, persons_of
+from sidelight.data.persons import PersonRows, Persons, persons_of
+from sidelight.data.rows import contents
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.losses import Softmax, get_loss
 from sidelight.methods.parts import Automatic

@@ -15,7 +15,8 @@ from sidelight.errors import InputError
 from sidelight.losses import Logistic
 from sidelight.methods.parts import Flat
 from sidelight.methods.public_whitening import Whitening
-from sidelight.oracles.linear.linear_oracle import LinearOracle, ThinLengths
+from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.row_lengths import ThinLengths
 
 
 def rows_of(m: int, p: int, seed: int = 0) -> np.ndarray:

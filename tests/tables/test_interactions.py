@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sidelight.data.features import FeaturePlan
-from sidelight.data.infer_schema import with_interactions
+from sidelight.data.interactions import with_interactions
 from sidelight.data.schema import Column, Schema, TargetColumn
 from sidelight.errors import InputError
 from sidelight.tables import TableModel, fit_tables

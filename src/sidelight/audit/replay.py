@@ -14,19 +14,20 @@ from dataclasses import is_dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, chi2, norm
+from scipy.stats import chi2
 
 from sidelight.arrays import Floats, Json
 from sidelight.audit.result import AuditResult, Claim, Finding, Separation, choosing, failed, separate
+from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.subjects import Outcome, Subject, World, as_subject, verdict
 from sidelight.audit.tape import FixedBatch, RecordedCall, Tape, listening, vector
 from sidelight.errors import PrivacyConditionError, SidelightError
 from sidelight.methods.task import Method
 from sidelight.privacy import accountants, events
-from sidelight.privacy.events import Event, NoOp, Relation, Sampler
+from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.noise_checks import least_multiplier, least_scale
 from sidelight.privacy.open_accounts import certificate_of
-from sidelight.privacy.release import least_multiplier, least_scale
 
 _FEW = 3  # releases of a kind that are repeated many times
 _RELEASES = 100  # how often, if it is a sum with noise
@@ -447,71 +448,3 @@ def _true_cost(spent: Event, claim: Claim) -> str:
     if not cost > claim.epsilon:
         return ""
     return f" (these releases cost ε = {cost:.4g} by PLD; {claim.epsilon:.4g} was claimed)"
-
-
-# ---------------------------------------------------------------------------------------------------
-# a sampler: whether its batches are those that its event describes
-#
-# Tests with exact or conservative p-values: an honest sampler is accused once in a million audits.
-
-_SIGNIFICANCE = 1e-6
-PROMISE = "batches are drawn as the event says"
-
-
-def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
-    """Draw many batches and compare sizes, shares and overlaps with those of the event."""
-    noise = Noise(seed)
-    batches = [sampler.indices(n, noise) for _ in range(draws)]
-    members = np.zeros((draws, n), dtype=np.int64)
-    for row, batch in zip(members, batches, strict=True):
-        np.add.at(row, np.arange(n) if batch is None else np.asarray(batch), 1)
-    event = sampler.event(n, 1.0)
-    charged = events.describe(event)
-    if members.max() > 1:
-        return [Finding(PROMISE, f"charged as {charged}, and a record is in a batch twice")]
-    seen = _departure(event, members, n)
-    return [Finding(PROMISE, f"charged as {charged}, {seen}")] if seen else []
-
-
-def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:
-    sizes = members.sum(axis=1)
-    match event:
-        case events.Gaussian():
-            return None if (sizes == n).all() else "and records are left out"
-        case events.PoissonSampled(sampling_probability=q):
-            if not _spread_as_poisson(sizes, n, q):
-                return "but batch sizes do not vary as independent coins make them"
-        case events.SampledWithoutReplacement(sample_size=size, source_dataset_size=m):
-            q = size / m
-            if m != n:
-                return f"but it draws from {n:,} records"
-            if (sizes != size).any():
-                return "but batch sizes differ"
-        case _:
-            return None  # no sampling that this check knows
-    if not _even(members.sum(axis=0), len(members), q):
-        return "but some records are drawn more often than others"
-    return None if _independent(members, q) else "but a batch depends on the one before"
-
-
-def _spread_as_poisson(sizes: NDArray[np.int64], n: int, q: float) -> bool:
-    """Both tails of Σ(|B| − nq)²/nq(1−q), whose law is nearly χ²; the margin allows for 'nearly'."""
-    spread = float(((sizes - n * q) ** 2).sum() / (n * q * (1 - q)))
-    return bool(
-        0.8 * chi2.ppf(_SIGNIFICANCE, len(sizes)) <= spread <= 1.25 * chi2.isf(_SIGNIFICANCE, len(sizes))
-    )
-
-
-def _even(counts: NDArray[np.int64], draws: int, q: float) -> bool:
-    each = _SIGNIFICANCE / (2 * len(counts))
-    low, high = binom.cdf(counts.min(), draws, q), binom.sf(counts.max() - 1, draws, q)
-    return bool(min(low, high) > each)
-
-
-def _independent(members: NDArray[np.int64], q: float) -> bool:
-    """Records that are in two batches in a row: n·q² of them, if batches are fresh."""
-    overlaps = (members[1:] * members[:-1]).sum(axis=1)
-    expected = members.shape[1] * q * q
-    # Overlaps in a row share a batch: the variance of their sum is at most n(q² + 2q³) each.
-    spread = math.sqrt(3 * expected * len(overlaps))
-    return bool(abs(float(overlaps.sum()) - expected * len(overlaps)) <= norm.isf(_SIGNIFICANCE / 2) * spread)

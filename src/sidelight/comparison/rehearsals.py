@@ -230,7 +230,7 @@ class _Plan:
 
     def estimator(self, method: str, epsilon: float, stage: Stage) -> PrivateLinear:
         """With the products of numbers that a fit to the private table would have."""
-        from sidelight.data.infer_schema import with_interactions
+        from sidelight.data.interactions import with_interactions
         from sidelight.estimators import PrivateClassifier, PrivateRegressor
 
         configured = get_method(method)

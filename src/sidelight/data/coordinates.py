@@ -20,9 +20,8 @@ from sidelight.arrays import Array, Floats, Mask, Matrix, is_sparse
 from sidelight.data.guide import GuideColumns, PublicGuide
 from sidelight.data.leaves import LeafModel
 from sidelight.data.own_model import OwnModel
+from sidelight.data.persons import PersonRows, Persons
 from sidelight.data.rows import (
-    PersonRows,
-    Persons,
     PrivateRows,
     PublicRows,
     as_matrix,

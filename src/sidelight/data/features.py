@@ -30,34 +30,14 @@ from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Mask
 from sidelight.data.coordinates import Bounds
+from sidelight.data.date_parts import Part, hours, seasons, spanned_years, weekdays, years
 from sidelight.data.leaves import ColumnGroup
+from sidelight.data.moments import as_moment, iso_of
 from sidelight.data.own_model import OwnModel
 from sidelight.data.private_tables import PrivateTable
-from sidelight.data.schema import (
-    ENCODED,
-    Column,
-    Part,
-    Schema,
-    TargetColumn,
-    first_digits,
-    hours,
-    seasons,
-    spanned_years,
-    weekdays,
-    years,
-)
+from sidelight.data.schema import ENCODED, Column, Schema, TargetColumn, first_digits
 from sidelight.data.targets import LabelReader
-from sidelight.data.values import (
-    ColumnData,
-    as_indices,
-    as_moment,
-    as_number,
-    as_places,
-    as_text,
-    as_truth,
-    iso_of,
-    spellings,
-)
+from sidelight.data.values import ColumnData, as_indices, as_number, as_places, as_text, as_truth, spellings
 from sidelight.errors import InputError
 from sidelight.features.encoders import encode_texts, encoder_by_hash, remembered
 

@@ -24,17 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidelight.arrays import Array, Floats, Json, Mask
+from sidelight.data.moments import as_moment, iso_of
 from sidelight.data.schema import Column, Schema, TaskName
 from sidelight.data.targets import LabelReader
-from sidelight.data.values import (
-    ColumnData,
-    as_indices,
-    as_moment,
-    as_number,
-    as_truth,
-    iso_of,
-    pandas,
-)
+from sidelight.data.values import ColumnData, as_indices, as_number, as_truth, pandas
 from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_line, guarded, listed
 
 if TYPE_CHECKING:

@@ -13,35 +13,32 @@ A schema is JSON that a person can edit:
 
 Whatever a private table holds, its records are read through a schema, and nothing of them flows back into it.
 
-The parts of a date, of which a model sees some:
-
-    position  where it lies between the bounds, in days or finer
-    year      which calendar year, for bounds that span two to ten of them
-    month     the season: sine and cosine of the time of the year
-    weekday   which of seven
-    hour      sine and cosine of the time of the day
-
-Seasons and hours go around in circles in which neighbours are alike; two columns say that, where twelve or 24
-would each need noise of their own. Weekdays are neither ordered nor smooth: Saturday is no mean of its
-neighbours.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sidelight.arrays import Floats, Json
-from sidelight.data.values import DAY, FORMATS, ISO, Format, iso_of, moment_of
+from sidelight.arrays import Json
+from sidelight.data.date_parts import Part, date_from_dict, date_to_dict
+from sidelight.data.moments import ISO, Format
+from sidelight.data.schema_entries import (
+    bounds_of,
+    count_of,
+    fields_of,
+    is_number,
+    list_of,
+    one_of,
+    real,
+    short,
+    texts_of,
+)
 from sidelight.errors import InputError, listed
 from sidelight.features.encoders import Encoder, add_encoder, best_installed, open_encoder
 from sidelight.files import read_whole, write_text
@@ -53,17 +50,18 @@ if TYPE_CHECKING:
 FORMAT = 1
 Kind = Literal["number", "boolean", "category", "code", "date", "text", "image", "ignore"]
 TaskName = Literal["classification", "regression"]
-Part = Literal["position", "year", "month", "weekday", "hour"]
-Limits = tuple[float, float] | None
+
+
 # Columns that are texts; with an encoder of its own for each, or its name.
 TextColumns = str | Sequence[str] | Mapping[str, str | Encoder | None]
-T = TypeVar("T", bound=str)
 KINDS: tuple[Kind, ...] = ("number", "boolean", "category", "code", "date", "text", "image", "ignore")
 ENCODED: tuple[Literal["text", "image"], ...] = ("text", "image")  # through a public encoder
 TASKS: tuple[TaskName, ...] = ("classification", "regression")
-PARTS: tuple[Part, ...] = ("position", "year", "month", "weekday", "hour")
+
+
 MOST_DIGITS = 15  # of a code: a float holds them exactly
-MOST_YEARS = 10  # of which each may have a column of its own
+
+
 _FIELDS = (
     "type", "bounds", "knots", "categories", "parts", "format", "digits", "prefix", "encoder", "dimension",
     "sha256", "unreadable", "note",
@@ -346,27 +344,6 @@ def _pairs(given: object, columns: Mapping[str, Column]) -> tuple[tuple[str, str
 # what a person may write wrongly in a schema, each with a sentence of its own
 
 
-def fields_of(data: object, where: str, fields: tuple[str, ...]) -> Json:
-    if not isinstance(data, dict):
-        raise InputError(f"{where} must be an object with {', '.join(fields)}")
-    if strange := [name for name in data if name not in fields]:
-        raise InputError(f"{where} has no field {strange[0]!r}; expected {', '.join(fields)}")
-    return data
-
-
-def one_of(value: object, known: tuple[T, ...], where: str) -> T:
-    for name in known:
-        if value == name:
-            return name
-    raise InputError(f"{where} must be {' or '.join(known)}, not {value!r}")
-
-
-def list_of(value: object, where: str) -> list[object]:
-    if not isinstance(value, list):
-        raise InputError(f"{where} must be a list")
-    return value
-
-
 _MOST_CATEGORIES = 10_000  # each is a feature
 
 
@@ -378,45 +355,6 @@ def _categories(body: Json, where: str) -> tuple[str, ...]:
             "frequent ones, since any other value counts as 'other', or ignore the column"
         )
     return texts_of(given, f"{where}: categories")
-
-
-def texts_of(value: object, where: str) -> tuple[str, ...]:
-    items = list_of(value, where)
-    names = [str(item) for item in items if isinstance(item, str) or is_number(item)]
-    if not names or len(names) < len(items) or len(set(names)) < len(names):
-        raise InputError(f"{where} must be a list of texts, at least one, each named once")
-    return tuple(names)
-
-
-def count_of(value: object, most: int, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise InputError(f"{where} must be a whole number from 1 to {most}, not {value!r}")
-    return value
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e300
-
-
-def real(value: object, where: str) -> float:
-    if not is_number(value):
-        raise InputError(f"{where} must be a number of at most 1e300, not {value!r}")
-    return float(value)
-
-
-def bounds_of(value: object, where: str) -> tuple[float, float]:
-    if not isinstance(value, list) or len(value) != 2:
-        raise InputError(f"{where} must be [low, high]")
-    low, high = (real(edge, where) for edge in value)
-    if not low <= high:
-        raise InputError(f"{where} are reversed: {low:g} is above {high:g}")
-    return low, high
-
-
-def short(value: float) -> float | int:
-    """17 and not 17.0, where that is the same number."""
-    whole = math.isfinite(value) and float(value).is_integer() and abs(value) < 2**53
-    return int(value) if whole else float(value)
 
 
 def named(names: list[str], most: int = 5) -> str:
@@ -432,82 +370,6 @@ def first_digits(text: str | None, *, digits: int, prefix: int) -> str | None:
     if text is None:
         return None
     return (text.zfill(digits) if text.isdecimal() else text)[:prefix]
-
-
-def years(seconds: Floats) -> NDArray[np.int64]:
-    return months(seconds) // 12 + 1970
-
-
-def seasons(seconds: Floats) -> Floats:
-    """The time of the year as an angle; months count as equally long."""
-    since = months(seconds)
-    first = since.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    day = seconds // DAY - first  # of the month, from 0
-    return np.asarray(2 * np.pi * (since % 12 + day / 31) / 12)
-
-
-def weekdays(seconds: Floats) -> NDArray[np.int64]:
-    """The days of the week; 0 is Monday."""
-    return ((seconds // DAY).astype(np.int64) + 3) % 7
-
-
-def hours(seconds: Floats) -> Floats:
-    """The time of the day as an angle."""
-    return np.asarray(2 * np.pi * (seconds % DAY) / DAY)
-
-
-def months(seconds: Floats) -> NDArray[np.int64]:
-    """Whole months since January 1970."""
-    days = (seconds // DAY).astype(np.int64).astype("datetime64[D]")
-    return np.asarray(days.astype("datetime64[M]").astype(np.int64))
-
-
-def spanned_years(limits: tuple[float, float]) -> range:
-    first, last = years(np.array(limits))
-    return range(int(first), int(last) + 1)
-
-
-# ---------------------------------------------------------------------------------------------------
-# dates in a schema file
-
-
-def date_to_dict(limits: Limits, parts: tuple[Part, ...], how: Format) -> Json:
-    out: Json = {} if limits is None else {"bounds": [iso_of(edge) for edge in limits]}
-    return out | {"parts": list(parts)} | ({} if how == ISO else {"format": how})
-
-
-def date_from_dict(body: Json, where: str) -> tuple[Limits, tuple[Part, ...], Format]:
-    how = one_of(body.get("format", ISO), FORMATS, f"{where}: format")
-    limits = None if how == "time" else _limits(body.get("bounds"), f"{where}: bounds")
-    if "parts" not in body:
-        return limits, _usual(limits), how
-    parts = tuple(
-        one_of(part, PARTS, f"{where}: parts") for part in list_of(body["parts"], f"{where}: parts")
-    )
-    if not parts or len(set(parts)) < len(parts):
-        raise InputError(f"{where}: parts must be at least one of {', '.join(PARTS)}, each named once")
-    if limits is None and set(parts) != {"hour"}:
-        raise InputError(f'{where}: parts of a time can only be ["hour"]')
-    if "year" in parts and limits and len(spanned_years(limits)) > MOST_YEARS:
-        raise InputError(f"{where}: parts may have a year for bounds that span at most {MOST_YEARS} years")
-    return limits, tuple(part for part in PARTS if part in parts), how
-
-
-def _limits(value: object, where: str) -> tuple[float, float]:
-    edges = value if isinstance(value, list) and len(value) == 2 else []
-    found = [moment_of(edge, ISO) for edge in edges if isinstance(edge, str)]
-    if len(found) < 2 or any(math.isnan(edge) for edge in found):
-        raise InputError(f'{where} must be two dates, such as ["2019-01-01", "2024-12-31"]')
-    if found[0] >= found[1]:
-        raise InputError(f"{where} must be an earlier and a later date")
-    return found[0], found[1]
-
-
-def _usual(limits: Limits) -> tuple[Part, ...]:
-    if limits is None:
-        return ("hour",)
-    few = 2 <= len(spanned_years(limits)) <= MOST_YEARS
-    return ("position", "year", "month", "weekday") if few else ("position", "month", "weekday")
 
 
 # ---------------------------------------------------------------------------------------------------

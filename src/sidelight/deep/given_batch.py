@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sidelight.arrays import Json
-from sidelight.data.rows import Names
+from sidelight.data.persons import Names
 from sidelight.deep.person_records import batch_of_persons, distinct_persons
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, only_tensors, row_count, take

@@ -38,8 +38,8 @@ from sidelight.data.inputs import (
     private_targets,
     read_off,
 )
+from sidelight.data.persons import Persons
 from sidelight.data.private_tables import open_private
-from sidelight.data.rows import Persons
 from sidelight.data.targets import (
     Classes,
     TargetScale,

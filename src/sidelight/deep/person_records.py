@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from sidelight.augment.transforms import seeded
-from sidelight.data.rows import Names, Persons, grouped, persons_of, private_names
+from sidelight.data.persons import Names, Persons, grouped, persons_of, private_names
 from sidelight.deep.private_records import PlacedRows, PrivateAugment, PrivateRecords, RecordBatches, repeated
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, Ready, take, tensors

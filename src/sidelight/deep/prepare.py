@@ -19,7 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
-from sidelight.data.rows import Persons
+from sidelight.data.persons import Persons
 from sidelight.deep.checkpoint import Lease, RunState, check_writable
 from sidelight.deep.gradient_points import batch_for
 from sidelight.deep.guard import Guard, decayed_sgd

@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, TensorDataset
 
 from sidelight.arrays import Array, Floats, Json
 from sidelight.augment.transforms import Augment
-from sidelight.data.rows import Persons
+from sidelight.data.persons import Persons
 from sidelight.deep.binding import fingerprints, structure_of, without_addresses
 from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import Fit, Helper, scores

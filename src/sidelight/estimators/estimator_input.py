@@ -18,7 +18,6 @@ from sklearn.utils.validation import validate_data
 from sidelight.arrays import Array, Floats, Json, Mask, Matrix, TableLike, dense, is_sparse
 from sidelight.data.coordinates import Bounds, range_of_private_rows, resolve_bounds, symmetric
 from sidelight.data.frames import as_pandas, is_frame, names_of, without_column
-from sidelight.data.infer_schema import with_interactions
 from sidelight.data.inputs import (
     ENCODE,
     check_same_columns,
@@ -27,9 +26,10 @@ from sidelight.data.inputs import (
     private_table,
     private_targets,
 )
+from sidelight.data.interactions import with_interactions
 from sidelight.data.own_model import OwnModel, RawColumn
+from sidelight.data.persons import Persons, persons_of, private_names
 from sidelight.data.private_tables import open_private
-from sidelight.data.rows import Persons, persons_of, private_names
 from sidelight.data.schema import Schema, TextColumns
 from sidelight.errors import InputError
 from sidelight.estimators.estimator_output import EstimatorOutput

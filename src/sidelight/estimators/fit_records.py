@@ -21,9 +21,10 @@ from sidelight.data.frames import is_frame
 from sidelight.data.leaves import ColumnGroup
 from sidelight.data.own_model import OwnModel
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
+from sidelight.data.persons import Names, Persons
 from sidelight.data.placing import Placed
 from sidelight.data.private_tables import PrivateTable
-from sidelight.data.rows import Names, Persons, PrivateRows, stacked
+from sidelight.data.rows import PrivateRows, stacked
 from sidelight.data.schema import Schema
 from sidelight.data.targets import Target
 from sidelight.data.values import as_codes

@@ -25,7 +25,8 @@ from sidelight.data.features import FeaturePlan
 from sidelight.data.guide import PublicGuide
 from sidelight.data.leaves import LeafModel
 from sidelight.data.own_model import load_estimator, stored_estimator
-from sidelight.data.schema import Schema, one_of
+from sidelight.data.schema import Schema
+from sidelight.data.schema_entries import one_of
 from sidelight.errors import InputError
 from sidelight.files import MODEL, check_output_folder, new_folder, read_whole
 from sidelight.methods.intervals import Intervals

@@ -35,8 +35,9 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger, Run
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.noise_checks import least_multiplier
 from sidelight.privacy.observer import Observer, check_observers
-from sidelight.privacy.release import Account, least_multiplier
+from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.users import PublicUsers, UsersProblem
 

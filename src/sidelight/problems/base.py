@@ -15,12 +15,14 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats
 from sidelight.clipping import Clip, Details, FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
-from sidelight.data.rows import PersonRows, PrivateRows
+from sidelight.data.persons import PersonRows
+from sidelight.data.rows import PrivateRows
 from sidelight.errors import InputError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle, check_linear_metric
+from sidelight.oracles.linear.linear_oracle import LinearOracle, PublicOracle
 from sidelight.oracles.linear.partition_oracle import PartitionMoments, PartitionOracle
 from sidelight.oracles.linear.person_oracle import PersonOracle
+from sidelight.oracles.linear.row_lengths import check_linear_metric
 from sidelight.oracles.linear.row_sums import MomentOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise

@@ -20,8 +20,9 @@ import numpy as np
 from sidelight.arrays import Array, Floats, Json, TableLike, is_sparse
 from sidelight.data.features import remembered_texts
 from sidelight.data.frames import as_pandas, is_frame
+from sidelight.data.moments import as_moment, iso_of
 from sidelight.data.schema import ENCODED, Column, Schema
-from sidelight.data.values import as_moment, as_number, as_text, as_truth, iso_of, pandas
+from sidelight.data.values import as_number, as_text, as_truth, pandas
 from sidelight.errors import InputError
 
 _MOST_ROWS = 100

@@ -14,8 +14,8 @@ from sidelight.arrays import Floats, Json
 from sidelight.methods.health_check import HEALTH_CHECK
 from sidelight.numbers import percent, percent_up, pretty, up
 from sidelight.privacy import accountants, events
+from sidelight.privacy.noise_checks import least_multiplier
 from sidelight.privacy.open_accounts import certificate_of
-from sidelight.privacy.release import least_multiplier
 from sidelight.report.card import Card, number
 from sidelight.report.charts import Chart, Series
 from sidelight.report.guarantee import explain

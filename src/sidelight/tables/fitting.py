@@ -22,6 +22,7 @@ from sidelight.data.features import (
     remembered_texts,
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
+from sidelight.data.persons import Persons
 from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import (
     PrivateTable,
@@ -31,7 +32,6 @@ from sidelight.data.private_tables import (
     read_public,
     share_a_file,
 )
-from sidelight.data.rows import Persons
 from sidelight.data.schema import ENCODED, Column, Schema, TaskName, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_text, as_truth, pandas

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats, Mask, Matrix, dense
 from sidelight.data.leaves import LeafModel, Splits, answer_blocks, leaves
 from sidelight.data.partitions import BlockRows
-from sidelight.data.rows import PersonRows, PrivateRows, blocks_of, contents, person_contents
+from sidelight.data.persons import PersonRows, person_contents
+from sidelight.data.rows import PrivateRows, blocks_of, contents
 from sidelight.losses import Loss
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum

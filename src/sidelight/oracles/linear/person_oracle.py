@@ -31,10 +31,12 @@ from sidelight.clipping import (
     checked_origin,
 )
 from sidelight.data.partitions import Sample
-from sidelight.data.rows import BLOCK, PersonRows, person_contents, row_norms
+from sidelight.data.persons import PersonRows, person_contents
+from sidelight.data.rows import BLOCK, row_norms
 from sidelight.errors import PrivacyConditionError
 from sidelight.losses import Loss
-from sidelight.oracles.linear.linear_oracle import UNIT, LinearOracle, check_linear_metric, slope_norms
+from sidelight.oracles.linear.linear_oracle import LinearOracle
+from sidelight.oracles.linear.row_lengths import UNIT, check_linear_metric, slope_norms
 from sidelight.privacy.events import Relation
 from sidelight.privacy.release import BoundedSum
 
