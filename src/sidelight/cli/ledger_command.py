@@ -210,6 +210,8 @@ def charges(file: Path, name: str | None, as_json: bool) -> None:
     from sidelight.privacy import events
 
     rows = terminal.table("#", "time (UTC)", "dataset", "method", "at most", "note", numbers=("#",))
+    for column in rows.columns[1:4]:  # what is long is "at most" and the note
+        column.no_wrap = True
     for charge in found:
         what = events.describe(charge.event) + (" (lowered)" if charge.lowered else "")
         when = charge.time[:19].replace("T", " ")
