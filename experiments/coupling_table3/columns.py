@@ -1,7 +1,7 @@
 """The columns of Table 3, and two of our own; every setting by a rule.
 
 B, the number of steps and the decay are those of `Trainer`, which a method gets that leaves them open. The
-step size, and Coupling's weight or DOPE-SGD's limit, come from the rehearsal of `auto`: private steps on
+step size, and Coupling's weight or DOPE-SGD's limit, come from a rehearsal: private steps on
 public images under the noise of the real plan. Step sizes first; another weight or limit must then be better
 by two standard errors, as in `auto`.
 """
@@ -19,10 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from experiments.coupling_table3.digits import Pair
+from experiments.rehearsals import NetworkRehearsal, decaying
 from sidelight.deep import PublicTraining, Trainer
 from sidelight.deep.gradient_points import RealPlan, plan_for
-from sidelight.deep.guard import decaying
-from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.deep.prepare import public_parts
 from sidelight.methods.adamix import adamix
 from sidelight.methods.coupling import Weight, pooled_weight
@@ -34,7 +33,7 @@ from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.flat import write
 from sidelight.oracles.network.network_oracle import NetworkOracle
-from sidelight.problems.network_public import with_rate
+from sidelight.problems.public_training import one_cycle
 
 __all__ = ["ALIKE", "COLUMNS", "PAPER", "Cnn", "Images", "bare", "chosen", "network"]
 
@@ -190,8 +189,8 @@ def _rehearsal(
     if warm is None:
         return made(PublicTraining(steps=1), 0.0, False)
     found = warm.found
-    fewer = with_rate(PublicTraining(steps=max(100, found["steps"] // 2)), found["step_size"])
-    rehearsal = made(fewer, found["kept_after"] / found["steps"], found["kept"] == "average")
+    fewer = one_cycle(PublicTraining(steps=max(100, found["steps"] // 2)), found["step_size"])
+    rehearsal = made(fewer, 1.0, False)
     if not last_layer:
         return rehearsal
     write(model, rehearsal.start)

@@ -1,4 +1,4 @@
-"""The table and the page, from the lines of runs.csv, those of `networks_auto`, and the paper's numbers."""
+"""The table and the page: lines of runs.csv, bare calls of an earlier default, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 from experiments.coupling_table3.columns import ALIKE, COLUMNS, PAPER
-from experiments.networks_auto.report import starts
 from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
@@ -17,8 +16,19 @@ AUGMENTED = ("OnlyPub, augmented", "Ours, augmented")
 Rows = list[dict[str, str]]
 
 
-def shared(path: Path = HERE.parent / "networks_auto" / "runs.csv") -> Rows:
-    """Runs of `networks_auto` that are columns of this table: the same splits, seeds and calls."""
+def starts(runs: Rows) -> Rows:
+    """Public records alone, where they had no run of their own: where the private steps of `auto` began."""
+    known = {(row["task"], row["seed"]) for row in runs if row["method"] == "only_public"}
+    own = {"method": "only_public", "epsilon": "0", "chosen": "only_public", "step_size": "", "weight": ""}
+    return [
+        {**row, **own, "accuracy": row["start"], "seconds": ""}
+        for row in runs
+        if row["method"] == "auto" and row["start"] and (row["task"], row["seed"]) not in known
+    ]
+
+
+def shared(path: Path = HERE / "bare_calls.csv") -> Rows:
+    """Bare calls, when the default rehearsed, that are columns of this table: the same splits and seeds."""
     names = {"auto": "Ours", "only_public": "OnlyPub"}
     runs, rows = read(path), list[dict[str, str]]()
     for row in [*runs, *starts(runs)]:

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from experiments.coupling_text.encoding import MOST_TOKENS, Encoded
+from experiments.rehearsals import NetworkRehearsal, decaying, step_size_for
 from sidelight.deep import LastLayer, Loading, PublicTraining
-from sidelight.deep.gradient_points import RealPlan, plan_for, step_size_for
-from sidelight.deep.guard import decaying
-from sidelight.deep.network_auto import NetworkRehearsal
+from sidelight.deep.gradient_points import RealPlan, plan_for
 from sidelight.deep.trainer import Trainer
 from sidelight.methods.adamix import adamix
 from sidelight.methods.baselines import non_private, only_public
@@ -42,7 +41,8 @@ from sidelight.methods.parts import Cold, Last
 from sidelight.oracles.network.flat import read
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
-from sidelight.problems.network_public import HeldOut, with_rate
+from sidelight.problems.network_public import HeldOut
+from sidelight.problems.public_training import one_cycle
 
 TOKENS = 20  # in training
 DEPTHS = {"tuned": 1, "tuned_all": 6, "lora": 1, "lora_all": 6, "full": 6}  # blocks that are trained
@@ -350,7 +350,7 @@ def _guided(model: nn.Module, public: Texts) -> PublicTraining:
     """Two passes over the public texts that have not tuned the blocks."""
     steps = round(GUIDED_EPOCHS * len(public) / PLAIN_BATCH)
     adapted = any(not p.requires_grad for p in model.parameters())
-    return with_rate(PublicTraining(steps=steps, batch_size=PLAIN_BATCH), GUIDED_RATES[adapted])
+    return one_cycle(PublicTraining(steps=steps, batch_size=PLAIN_BATCH), GUIDED_RATES[adapted])
 
 
 def opacus(

@@ -29,9 +29,9 @@ from experiments.dope_wikitext.corpus import Split, split  # noqa: E402
 from experiments.dope_wikitext.gpt import Gpt, word_losses  # noqa: E402
 from experiments.dope_wikitext.report import page, table  # noqa: E402
 from experiments.dope_wikitext.starts import BATCH, Rehearsal, Warmed, best_step_size, plan_of, warmed  # noqa: E402
+from experiments.rehearsals import decaying  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.guard import decaying  # noqa: E402
 from sidelight.methods.coupling import coupling, pooled_weight  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402

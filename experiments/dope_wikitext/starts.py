@@ -14,14 +14,15 @@ from torch.utils.data import Subset, TensorDataset
 
 from experiments.dope_wikitext.corpus import Split
 from experiments.dope_wikitext.gpt import Gpt, word_losses
+from experiments.rehearsals import NetworkRehearsal
 from sidelight.deep.gradient_points import RealPlan
-from sidelight.deep.network_auto import NetworkRehearsal
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
 from sidelight.problems.datasets import Loading, Records
-from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, with_rate
+from sidelight.problems.network_public import HeldOut
+from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps
 
 __all__ = ["BATCH", "Rehearsal", "Warmed", "best_step_size", "plan_of", "warmed"]
 
@@ -54,7 +55,7 @@ def warmed(data: Split, seed: int, file: Path) -> Warmed:
     before = Gpt()
     after, learn, apart = deepcopy(before), *_parts(data, seed)
     oracle = NetworkOracle(after, word_losses)
-    how = with_rate(PublicTraining(steps=WARM_STEPS, batch_size=WARM_BATCH), WARM_RATE)
+    how = one_cycle(PublicTraining(steps=WARM_STEPS, batch_size=WARM_BATCH), WARM_RATE)
     if file.exists():
         kept, taken, found = torch.load(file)
         write(after, kept)

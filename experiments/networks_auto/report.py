@@ -1,19 +1,26 @@
-"""The table and the page."""
+"""The tables and the page."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
+from experiments.networks_auto.tasks import DEVELOPED, SCORED_ONCE
 from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
 __all__ = ["page", "table"]
 
 Row = dict[str, str]
+METHODS = {
+    "auto": "bare call", "only_public": "`only_public`", "public by hand": "public by hand",
+    "dp_sgd by hand, cold": "DP-SGD by hand, cold", "dp_sgd by hand, warm": "DP-SGD by hand, warm",
+    "no privacy": "no privacy",
+}  # fmt: skip
+PRIVATE = ("auto", "dp_sgd by hand, cold", "dp_sgd by hand, warm")
+_BEHIND = 0.5  # points
 _COLUMNS = {
     "length": "‖g‖", "around_public": "around public", "around_best": "around best",
     "noise_to_signal": "noise", "public": "public", "one_step": "one step", "released": "released",
@@ -21,93 +28,66 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def table(runs: Sequence[Row]) -> str:
-    """A line a problem and method: accuracy in percent, ε, what was chosen, and seconds."""
-    lines = [
-        "| task | method | accuracy, % | ε | chosen | step | weight | seconds |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    rows = [*runs, *starts(runs)]
-    tasks = dict.fromkeys(row["task"] for row in runs)
-    for task, method in sorted(
-        dict.fromkeys((row["task"], row["method"]) for row in rows),
-        key=lambda pair: list(tasks).index(pair[0]),
-    ):
-        mine = [row for row in rows if (row["task"], row["method"]) == (task, method)]
-        cells = [
-            task,
-            method,
-            _accuracy(mine),
-            *(_all(mine, name) for name in ("epsilon", "chosen", "step_size", "weight")),
-        ]
-        lines.append(f"| {' | '.join(cells)} | {_seconds(mine)} |")
+def table(runs: Sequence[Row], what: str = "accuracy", *, scale: float = 100, digits: int = 2) -> str:
+    """A line for each problem and ε, a column for each method: means over seeds, and their errors."""
+    lines = [f"| problem | ε | seeds | {' | '.join(METHODS.values())} |", "|---" * (3 + len(METHODS)) + "|"]
+    for task, epsilon in cells(runs):
+        found = [values(runs, task, epsilon, method, what) for method in METHODS]
+        shown = [_mean([scale * value for value in one.values()], digits) for one in found]
+        lines.append(f"| {task} | {epsilon} | {len(found[0]) or '–'} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
-def starts(runs: Sequence[Row]) -> list[Row]:
-    """Public records alone, where they had no run of their own: where the private steps of `auto` began."""
-    known = {(row["task"], row["seed"]) for row in runs if row["method"] == "only_public"}
-    own = {"method": "only_public", "epsilon": "0", "chosen": "only_public", "step_size": "", "weight": ""}
-    return [
-        {**row, **own, "accuracy": row["start"], "seconds": ""}
+def cells(runs: Sequence[Row]) -> list[tuple[str, str]]:
+    """Problems and ε with a private run, in the order of the experiment."""
+    known = {(row["task"], row["epsilon"]) for row in runs if row["method"] in PRIVATE}
+    order = [*DEVELOPED, *SCORED_ONCE, *sorted({task for task, _ in known} - {*DEVELOPED, *SCORED_ONCE})]
+    return sorted(known, key=lambda cell: (order.index(cell[0]), float(cell[1])))
+
+
+def values(runs: Sequence[Row], task: str, epsilon: str, method: str, what: str) -> dict[str, float]:
+    """By seed; of a method without private steps at any ε."""
+    wanted = epsilon if method in PRIVATE else "0"
+    return {
+        row["seed"]: float(row[what])
         for row in runs
-        if row["method"] == "auto" and row["start"] and (row["task"], row["seed"]) not in known
-    ]
+        if (row["task"], row["method"], row["epsilon"]) == (task, method, wanted)
+    }
 
 
-def _accuracy(rows: Sequence[Row]) -> str:
-    """The mean and its standard error, and every seed."""
-    values = [100 * float(row["accuracy"]) for row in sorted(rows, key=lambda row: row["seed"])]
-    average, error, count = mean_and_error(values)
-    if count == 1:
-        return f"{average:.2f} (one seed)"
-    return f"{average:.2f} ± {error:.2f} ({', '.join(f'{v:.2f}' for v in values)})"
+def _mean(found: Sequence[float], digits: int) -> str:
+    if not found:
+        return "–"
+    average, error, count = mean_and_error(list(found))
+    return f"{average:.{digits}f}" + (f" ± {error:.{digits}f}" if count > 1 else "")
 
 
-def _seconds(rows: Sequence[Row]) -> str:
-    known = [float(row["seconds"]) for row in rows if row["seconds"]]
-    return f"{mean(known):.0f}" if known else ""
-
-
-def _all(rows: Sequence[Row], name: str) -> str:
-    """Every value of a column, once; numbers in short."""
-    return ", ".join(dict.fromkeys(_short(row[name]) for row in rows))
-
-
-def _short(text: str) -> str:
-    try:
-        return f"{float(text):.3g}"
-    except ValueError:
-        return text
-
-
-def rehearsals(runs: Sequence[Row]) -> str:
-    """What each rehearsal saw, for the first seed of every problem."""
-    parts = []
-    for row in runs:
-        evidence = json.loads(row["evidence"])
-        if row["method"] != "auto" or row["seed"] != "0" or "rehearsal" not in evidence:
+def verdict(runs: Sequence[Row], tasks: Sequence[str]) -> str:
+    """In how many cells of these problems the bare call is where it should be, on the seeds that all have."""
+    private, free, count = list[float](), list[float](), 0
+    for task, epsilon in cells(runs):
+        ours = values(runs, task, epsilon, "auto", "accuracy")
+        others = {m: values(runs, task, epsilon, m, "accuracy") for m in METHODS if m != "auto"}
+        shared = [seed for seed in ours if all(seed in others[m] for m in others if m != "no privacy")]
+        if task not in tasks or not shared:
             continue
-        lines = [
-            f"**{row['task']}** (warm start alone: {evidence['rehearsed_start']})",
-            "",
-            "| candidate | held-out public records |",
-            "|---|---|",
-        ]
-        lines += [f"| {name} | {score} |" for name, score in evidence["rehearsal"].items()]
-        notes = [note for note in evidence.get("notes", ()) if note.startswith("finish")]
-        parts.append("\n".join([*lines, "", *notes]))
-    return "\n\n".join(parts)
+        count += 1
 
-
-def caps(rows: Sequence[Row]) -> str:
-    """With and without a limit on public gradients."""
-    lines = ["| method | limit | step size | loss | correct, % |", "|---|---|---|---|---|"]
-    for row in rows:
-        limit = "none" if row["limit"] == "inf" else row["limit"]
-        share = 100 * float(row["accuracy"])
-        lines.append(f"| {row['method']} | {limit} | {row['step_size']} | {row['loss']} | {share:.1f} |")
-    return "\n".join(lines)
+        means = {
+            name: 100 * sum(found[seed] for seed in shared) / len(shared)
+            for name, found in {**others, "auto": ours}.items()
+            if name != "no privacy"
+        }
+        private.append(means["auto"] - max(means[name] for name in PRIVATE[1:]))
+        free.append(means["auto"] - max(means["only_public"], means["public by hand"]))
+    if not count:
+        return "none"
+    level, above = sum(gain >= -_BEHIND for gain in private), sum(gain >= 0 for gain in free)
+    return (
+        f"within {_BEHIND:g} points of the best private setting by hand, or better, in {level} of {count} "
+        f"cells (worst: {min(private):+.2f}), and not below public records alone in {above} of {count} "
+        f"(worst: {min(free):+.2f})"
+    )
 
 
 def by_name(rows: Sequence[Row]) -> str:
@@ -116,67 +96,23 @@ def by_name(rows: Sequence[Row]) -> str:
     methods, networks = (list(dict.fromkeys(key[k] for key in found)) for k in (0, 1))
     lines = [f"| correct, % | {' | '.join(networks)} |", "|---|" + "---|" * len(networks)]
     for method in methods:
-        cells = [f"{one:.1f}" if (one := found.get((method, net))) else "–" for net in networks]
-        lines.append(f"| `{method}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def warm_starts(rows: Sequence[Row]) -> str:
-    """What held-out images keep of a training on augmented ones, by two rules."""
-    heads = [f"{what}, {slack} s.e." for slack in ("0.5", "2") for what in ("kept", "loss", "correct, %")]
-    lines = [f"| step size | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for row in rows:
-        cells = [
-            cell
-            for slack in ("0.5", "2")
-            for cell in (
-                row[f"kept {slack}"],
-                row[f"loss {slack}"],
-                f"{100 * float(row[f'accuracy {slack}']):.1f}",
-            )
-        ]
-        lines.append(f"| {row['rate']} | {' | '.join(cells)} |")
+        shown = [f"{one:.1f}" if (one := found.get((method, net))) else "–" for net in networks]
+        lines.append(f"| `{method}` | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
 def step_rule(rows: Sequence[Row]) -> str:
-    """Accuracy of the records that score, for each multiple of the step size that the rule had."""
-    factors = sorted({float(row["factor"]) for row in rows})
-    heads = [f"× {factor:g}" for factor in factors]
-    lines = [
-        f"| method | records | network | ε | {' | '.join(heads)} |",
-        "|---|---|---|---|" + "---|" * len(heads),
-    ]
-    known: dict[str, dict[tuple[str, ...], dict[float, list[float]]]] = {}
-    for row in rows:
-        cells = known.setdefault(row["method"], {})
-        cell = cells.setdefault((row["problem"], row["network"], f"{float(row['epsilon']):g}"), {})
-        cell.setdefault(float(row["factor"]), []).append(100 * float(row["accuracy"]))
-    for method, cells in known.items():
-        for where, cell in cells.items() if method == "dp_sgd" else ():
-            values = [f"{mean(cell[factor]):.2f}" if factor in cell else "" for factor in factors]
-            lines.append(f"| {method} | {' | '.join((*where, *values))} |")
-        tried = sorted(set.intersection(*(set(cell) for cell in cells.values())))
-        means = {factor: mean(mean(cell[factor]) for cell in cells.values()) for factor in tried}
-        shown = [f"**{means[factor]:.2f}**" if factor in means else "" for factor in factors]
-        lines.append(f"| {method} | mean of {len(cells)} | | | {' | '.join(shown)} |")
-    return "\n".join(lines)
-
-
-def ideas(rows: Sequence[Row]) -> str:
-    """Accuracy of private records that were set apart, a column an idea."""
-    names = list(dict.fromkeys(row["idea"] for row in rows))
-    lines = [f"| task | seeds | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
-    for task in dict.fromkeys(row["task"] for row in rows):
-        mine = [row for row in rows if row["task"] == task]
-        cells = [
-            mean_and_error([100 * float(row["accuracy"]) for row in mine if row["idea"] == name])
-            for name in names
-        ]
-        shown = [
-            f"{average:.2f}" + (f" ± {error:.2f}" if count > 1 else "") for average, error, count in cells
-        ]
-        lines.append(f"| {task} | {len({row['seed'] for row in mine})} | {' | '.join(shown)} |")
+    """Accuracy and loss of the records that score, for each distance that the noise may walk."""
+    sizes = sorted({float(row["size"]) for row in rows})
+    heads = "".join(f" {size:g} |" for size in sizes)
+    lines = [f"| problem | ε | start | the rule |{heads}", "|---|---|---|---|" + "---|" * len(sizes)]
+    for key in dict.fromkeys((row["problem"], row["epsilon"], row["start"], row["rule"]) for row in rows):
+        mine = {
+            float(row["size"]): f"{100 * float(row['accuracy']):.2f} ({float(row['loss']):.3f})"
+            for row in rows
+            if (row["problem"], row["epsilon"], row["start"], row["rule"]) == key
+        }
+        lines.append(f"| {' | '.join(key)} | {' | '.join(mine.get(size, '–') for size in sizes)} |")
     return "\n".join(lines)
 
 
@@ -186,8 +122,8 @@ def diagnoses(known: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for name, found in known.items():
         for point in found["points"]:
-            cells = [name, point["where"], *(_cell(point[column]) for column in _COLUMNS), point["method"]]
-            lines.append(f"| {' | '.join(cells)} |")
+            shown = [name, point["where"], *(_cell(point[column]) for column in _COLUMNS), point["method"]]
+            lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -200,15 +136,24 @@ def _cell(value: float | None) -> str:
     return "–" if value is None else f"{value:.2g}" if abs(value) < 0.995 else f"{value:.3g}"
 
 
-def page(runs: Sequence[Row]) -> str:
+def page(runs: Sequence[Row], *, planned: int) -> str:
     """The page of the documentation."""
     here = Path(__file__).parent
-    text = (here / "text.md").read_text()
-    text = text.replace("{table}", table(runs)).replace("{rehearsals}", rehearsals(runs))
     known = json.loads((here / "diagnoses.json").read_text())
-    text = text.replace("{diagnoses}", diagnoses(known)).replace("{diagnosis_words}", words(known))
-    text = text.replace("{warm_starts}", warm_starts(read(here / "warm_starts.csv")))
-    text = text.replace("{step_rule}", step_rule(read(here / "step_rule.csv")))
-    text = text.replace("{by_name}", by_name(read(here / "by_name.csv")))
-    text = text.replace("{ideas}", ideas(read(here / "ideas.csv")))
-    return text.replace("{caps}", caps(read(here / "caps.csv")))
+    grid = [row for row in runs if row["task"] != "mnist"]
+    parts = {
+        "done": f"{len(grid)} of {planned}",
+        "accuracy": table(runs),
+        "loss": table(runs, "loss", scale=1, digits=3),
+        "seconds": table(runs, "seconds", scale=1, digits=0),
+        "developed": verdict(runs, DEVELOPED),
+        "once": verdict(runs, SCORED_ONCE),
+        "by_name": by_name(read(here / "by_name.csv")),
+        "step_rule": step_rule(read(here / "step_rule.csv")),
+        "diagnoses": diagnoses(known),
+        "diagnosis_words": words(known),
+    }
+    text = (here / "text.md").read_text()
+    for name, part in parts.items():
+        text = text.replace("{" + name + "}", part)
+    return text

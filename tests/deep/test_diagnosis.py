@@ -13,8 +13,8 @@ from tests.deep.networks import blobs, gradients, loss, mlp, vector  # noqa: E40
 from torch import Tensor, nn  # noqa: E402
 
 from sidelight import diagnose  # noqa: E402
-from sidelight.deep import PublicTraining, Trainer, gradient_points  # noqa: E402
-from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, use_of, walked  # noqa: E402
+from sidelight.deep import PublicTraining, gradient_points  # noqa: E402
+from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, use_of  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402
 from sidelight.methods.adamix import adamix  # noqa: E402
@@ -156,17 +156,6 @@ def test_few_public_records_are_refused() -> None:
         diagnose(mlp(), loss, blobs(40, 1), n=2000, epsilon=1)
 
 
-def test_auto_puts_a_diagnosis_into_the_statement() -> None:
-    trainer = Trainer(
-        mlp(), loss, epsilon=4, delta=1e-4, steps=12, expected_batch_size=100, random_state=1, warm_up=BRIEF,
-        progress=False,
-    )  # fmt: skip
-    trainer.fit(blobs(400, 1), blobs(160, 2))
-    found = trainer.privacy_.details["diagnosis"]
-    assert found["where"] == "warm start" and found["words"] and found["method"]  # type: ignore[index, call-overload]
-    json.dumps(trainer.privacy_.to_dict())
-
-
 def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulation sees the fault that it is there for."""
     monkeypatch.setattr(gradient_points.RealPlan, "noise", property(lambda plan: 0.0))
@@ -175,14 +164,13 @@ def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.Mon
     assert found.one_step == pytest.approx(found.released, abs=0.1)  # nothing left to average out
 
 
-def test_steps_are_longer_where_no_public_record_has_a_part_in_the_run() -> None:
-    plan = plan_for(20_000, 5_000, epsilon=2.0, delta=1e-5, relation="add-or-remove-one")
-    alone, mixed = (step_size_for(plan, 5_000, public=use) for use in ("none", "mixed"))
-    assert alone == pytest.approx(1.5 * mixed) and 0.25 < mixed < 4
-    assert mixed == pytest.approx(walked(plan, 5_000, 10.0))
+def test_the_noise_of_all_steps_moves_each_parameter_a_fixed_distance() -> None:
+    plan = plan_for(20_000, 50_000, epsilon=0.5, delta=1e-5, relation="add-or-remove-one")
+    size = step_size_for(plan, public="mixed")
+    assert 0.25 < size < 6 and size * plan.noise * plan.steps**0.5 == pytest.approx(0.14)
     quiet = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one")
     uses = ("none", "mixed", "origin", "scaled")
-    assert [step_size_for(quiet, 10, public=use) for use in uses] == [6.0, 4.0, 2.0, 2.0]
+    assert [step_size_for(quiet, public=use) for use in uses] == [6.0, 6.0, 3.0, 3.0]
     fixed = (dp_sgd(clip_norm=1.0), dp_sgd(clip_norm=1.0).with_parts(start=Warm()), dope_sgd(clip_norm=1.0))
     assert [use_of(recipe) for recipe in (*fixed, adamix())] == list(uses)
     assert use_of(adadps()) == "scaled"

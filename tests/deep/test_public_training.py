@@ -1,4 +1,4 @@
-"""Plain training on public records follows the user's schedule, before private steps and instead of them."""
+"""Plain training on public records: as the user says, or chosen on folds and then done on all of them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.methods.baselines import only_public  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.problems import public_training  # noqa: E402
 from sidelight.problems.datasets import Records  # noqa: E402
-from sidelight.problems.network_public import Average, HeldOut, Score, train_well  # noqa: E402
+from sidelight.problems.network_public import HeldOut, Score  # noqa: E402
+from sidelight.problems.public_training import Setting, plain_steps, train_well  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)
 Y = (X[:, 0] > 0).long()
 PRIVATE, PUBLIC = (X[:150], Y[:150]), (X[150:], Y[150:])
+LOSS = torch.nn.CrossEntropyLoss(reduction="none")
 
 
 def fit(**options: Any) -> Trainer:
@@ -53,29 +56,93 @@ def test_a_trainers_schedule_holds_for_plain_training_too() -> None:
     assert not torch.equal(end(9), end(3))
 
 
-def test_left_to_itself_it_chooses_its_step_size_and_its_end_and_says_so() -> None:
-    trainer = fit(method=only_public(), validation=0.4)
+def test_left_to_itself_it_chooses_on_folds_trains_on_all_records_and_says_so() -> None:
+    trainer = fit(method=only_public())
     said: Any = trainer.privacy_.details["public_training"]
-    assert len(said["trials"]) == 3 and f"step size {said['step_size']:g}" in said["trials"]
-    assert 0 <= said["kept_after"] <= said["steps"] == len(trainer.history_)
-    assert said["kept"] in ("the start", "iterate", "average")
+    assert {"step_size", "epochs", "weight_decay", "label_smoothing"} <= set(said)
+    assert len(said["on_folds"]) >= 3 and said["steps"] == len(trainer.history_)
+    assert trainer.privacy_.details["public_records"] == 50  # none is held out
     assert trainer.evaluate((X.clone(), Y.clone()))["accuracy"] > 0.8
+
+
+def race(records: Records, **options: Any) -> public_training._Race:
+    oracle = NetworkOracle(torch.nn.Linear(4, 2), LOSS)
+    return public_training._Race(oracle, records, PublicTraining(**options), seed=0, pull=None)
+
+
+def everything() -> Records:
+    return Records(torch.utils.data.TensorDataset(X, Y), Loading(), torch.device("cpu"))
+
+
+def test_no_record_judges_a_network_that_was_trained_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[int]] = []
+
+    def steps(_: Any, records: Records, *args: Any, **named: Any) -> None:
+        seen.append(set(records.dataset.indices))  # type: ignore[attr-defined]
+
+    def score(judge: HeldOut) -> Score:
+        assert not seen[-1] & set(judge.records.dataset.indices)  # type: ignore[attr-defined]
+        return Score(torch.ones(len(judge)).double().numpy())
+
+    monkeypatch.setattr(public_training, "plain_steps", steps)
+    monkeypatch.setattr(HeldOut, "score", score)
+    assert race(everything()).won() == Setting() and len(seen) > 3
+
+
+def test_a_setting_is_replaced_where_another_is_better_by_more_than_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def won(gain: float) -> Setting:
+        made = race(everything())
+
+        def run(setting: Setting) -> None:
+            done = made.found.setdefault(setting, [])
+            spread = torch.tensor([1.0, -1.0]).repeat(50).double() * (setting != Setting())
+            done.append((2 - gain * (setting.epochs == 10) + spread).numpy())
+
+        monkeypatch.setattr(made, "_run", run)
+        return made.won()
+
+    assert won(1.0).epochs == 10 and won(0.01) == Setting()
+
+
+def test_time_ends_the_choice_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_training, "_LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(public_training, "_PATIENCE", 0.0)
+    oracle = NetworkOracle(torch.nn.Linear(4, 2), LOSS)
+    said: Any = train_well(oracle, everything(), PublicTraining(), seed=0)
+    assert len(said["on_folds"]) == 1 and said["steps"] > 100
+    assert HeldOut(oracle, everything()).score().loss < 0.4
+
+
+def test_labels_are_smoothed_where_the_loss_is_cross_entropy_and_nowhere_else() -> None:
+    def weights(loss: Any, smoothing: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        oracle = NetworkOracle(torch.nn.Linear(4, 2), loss)
+        plain_steps(oracle, everything(), PublicTraining(steps=20), seed=0, smoothing=smoothing)
+        return torch.cat([p.detach().reshape(-1) for p in oracle.model.parameters()])
+
+    torch.manual_seed(0)
+    smoothed = torch.nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1)
+    assert torch.allclose(weights(LOSS, 0.1), weights(smoothed, 0.0), atol=1e-5)
+    assert not torch.allclose(weights(LOSS, 0.1), weights(LOSS, 0.0), atol=1e-3)
+    margin = torch.nn.MultiMarginLoss(reduction="none")
+    assert torch.allclose(weights(margin, 0.1), weights(margin, 0.0), atol=1e-6)
 
 
 def test_a_model_that_public_training_makes_worse_is_kept_as_it_was() -> None:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2)
     with torch.no_grad():
-        model.weight.zero_()[1, 0] = 50.0  # right for every record
+        model.weight.zero_()[1, 0] = 2.0
         model.bias.zero_()
     before = model.weight.detach().clone()
-    noisy = X[150:], torch.randint(0, 2, (50,))
-    trainer = Trainer(
-        model, torch.nn.CrossEntropyLoss(), method=only_public(), epsilon=1.0, random_state=0,
-        validation=torch.utils.data.TensorDataset(X[:150], Y[:150]),
-    )  # fmt: skip
-    trainer.fit((X[:10] + 1, Y[:10]), noisy)
-    assert torch.equal(model.weight / model.weight[1, 0], before / 50)  # but for the temperature
+    half = torch.where(torch.rand(50, generator=GENERATOR) < 0.25, 1 - Y[150:], Y[150:])
+    trainer = Trainer(model, torch.nn.CrossEntropyLoss(), method=only_public(), epsilon=1.0, random_state=0)
+    trainer.fit((X[:10] + 1, Y[:10]), (X[150:], half))
+    said: Any = trainer.privacy_.details["public_training"]
+    kept = said.get("kept") == "the start"
+    assert kept == torch.equal(model.weight, before)
 
 
 def judge(scale: float) -> HeldOut:
@@ -83,9 +150,7 @@ def judge(scale: float) -> HeldOut:
     with torch.no_grad():
         model.weight.zero_()[1] = scale * torch.tensor([1.0, 0.3, 0.0, 0.0])
         model.bias.zero_()
-    loss = torch.nn.CrossEntropyLoss(reduction="none")
-    records = Records(torch.utils.data.TensorDataset(X, Y), Loading(), torch.device("cpu"))
-    return HeldOut(NetworkOracle(model, loss), records)
+    return HeldOut(NetworkOracle(model, LOSS), everything())
 
 
 def test_how_sure_a_network_is_of_itself_does_not_change_its_score() -> None:
@@ -94,42 +159,3 @@ def test_how_sure_a_network_is_of_itself_does_not_change_its_score() -> None:
     gain, error = plain.gain_over(Score(plain.losses + 1))
     assert gain == pytest.approx(1) and error == pytest.approx(0, abs=1e-9)
     assert Score(torch.tensor([float("nan")]).double().numpy()).loss == float("inf")
-
-
-def test_an_average_of_iterates_weighs_the_s_th_by_s() -> None:
-    average, iterates = Average(torch.full((3,), 9.0)), torch.randn(5, 3, generator=GENERATOR)
-    for step, iterate in enumerate(iterates):
-        average.add(step, iterate)
-    weights = torch.arange(1.0, 6.0)
-    assert torch.allclose(average.value, (weights[:, None] * iterates).sum(0) / weights.sum(), atol=1e-6)
-
-
-class Judge(HeldOut):
-    """Held-out records whose third look is the best; all later ones are worse by one standard error."""
-
-    def __init__(self, oracle: NetworkOracle, records: Records) -> None:
-        super().__init__(oracle, records)
-        self.asked = 0
-
-    def score(self) -> Score:
-        return Score(torch.full((100,), 9.0).double().numpy())
-
-    def score_at(self, params: Any) -> Score:
-        self.asked += 1
-        look = (self.asked + 1) // 2  # at the iterate, and at the average
-        worse = 0.1 + torch.tensor([1.0, -1.0] * 50).double()  # a mean of 0.1 and a standard error of 0.1
-        base = torch.full((100,), 2.0).double()
-        return Score((base + (3 - look if look < 3 else 0) + (worse if look > 3 else 0)).numpy())
-
-
-def test_where_every_batch_is_new_a_later_look_must_be_clearly_worse_to_be_dropped() -> None:
-    records = Records(torch.utils.data.TensorDataset(X, Y), Loading(), torch.device("cpu"))
-
-    def kept_after(augment: Any) -> float:
-        oracle = NetworkOracle(torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss(reduction="none"))
-        how = PublicTraining(augment=augment, optimizer=lambda p: torch.optim.SGD(p, lr=0.01))
-        said: Any = train_well(oracle, records, how, held_out=Judge(oracle, records), seed=0)
-        return float(said["kept_after"] / said["steps"])
-
-    assert kept_after(None) == pytest.approx(0.3, abs=0.01)
-    assert kept_after(lambda inputs: inputs) == 1

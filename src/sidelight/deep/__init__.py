@@ -30,7 +30,8 @@ from sidelight.deep.step import PrivateStep
 from sidelight.deep.trainer import Trainer
 from sidelight.oracles.network import NetworkOracle
 from sidelight.problems.datasets import Loading
-from sidelight.problems.network_public import NetworkGuide, PublicTraining
+from sidelight.problems.network_public import NetworkGuide
+from sidelight.problems.public_training import PublicTraining
 
 __all__ = [
     "Checkpoints",

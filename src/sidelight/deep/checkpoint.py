@@ -222,7 +222,6 @@ class RunState(TypedDict):
     history: list[dict[str, object]]
     public_training: NotRequired[Json]
     choice: NotRequired[Json | None]  # of `auto`
-    pace: NotRequired[Json]  # of another method
     guard: NotRequired[Json | None]  # checkpoints of 0.1 have none
     charge: _Charged
     claim: NotRequired[Lease]  # written beside the state, since a resume changes it alone
@@ -248,7 +247,6 @@ def state_of(fit: Fit) -> RunState:
         "history": loop.history,
         "public_training": fit.problem.public_training,
         "choice": None if fit.choice is None else fit.choice.to_json(),
-        "pace": fit.pace.to_json(),
         "guard": fit.guard.state_dict(),
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},
     }

@@ -22,7 +22,8 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.problems.datasets import Loading, Records, as_dataset, record_count
-from sidelight.problems.network_public import HeldOut, PublicTraining, plain_steps, train_well, with_rate
+from sidelight.problems.network_public import HeldOut
+from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps, train_well
 
 __all__ = ["Diagnosis", "diagnose"]
 
@@ -187,26 +188,25 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 def _halves(
     dataset: Dataset[object], loading: Loading, oracle: NetworkOracle, seed: int
-) -> tuple[Records, Records, Records]:
-    """Records that play the public ones, those of them that are held out, and stand-ins."""
+) -> tuple[Records, Records]:
+    """Records that play the public ones, and stand-ins."""
     order = np.random.default_rng([seed, 2**43]).permutation(record_count(dataset)).tolist()
     half = len(order) // 2
-    apart = max(2, half // 10)
-    rows = order[apart:half], order[:apart], order[half:][:_MOST]
-    learn, held_out, stand_ins = (
-        Records(Subset(dataset, some), loading, oracle.parameters[0].device) for some in rows
+    learn, stand_ins = (
+        Records(Subset(dataset, some), loading, oracle.parameters[0].device)
+        for some in (order[:half], order[half:][:_MOST])
     )
-    return learn, held_out, stand_ins
+    return learn, stand_ins
 
 
 def _points(
     oracle: NetworkOracle,
-    parts: tuple[Records, Records, Records],
+    parts: tuple[Records, Records],
     plan: RealPlan,
     how: PublicTraining,
     clip_norm: float,
 ) -> tuple[GradientPoint, ...]:
-    learn, held_out, others = parts
+    learn, others = parts
     stand_ins = others.fetch(np.arange(len(others)))
     inputs, targets = learn.fetch(np.arange(min(len(learn), _MOST)))
     found = list[GradientPoint]()
@@ -218,9 +218,9 @@ def _points(
     look("start")
     start, early = read(oracle.model), max(1, how.steps_for(len(learn)) // 20)
     brief = replace(how, steps=early)
-    plain_steps(oracle, learn, with_rate(brief, _RATE) if how.optimizer is None else brief, seed=plan.seed)
+    plain_steps(oracle, learn, one_cycle(brief, _RATE) if how.optimizer is None else brief, seed=plan.seed)
     look(f"{early} steps")
     write(oracle.model, start)
-    train_well(oracle, learn, how, held_out=HeldOut(oracle, held_out), seed=plan.seed)
+    train_well(oracle, learn, how, seed=plan.seed)
     look("warm start")
     return tuple(found)

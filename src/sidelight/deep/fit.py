@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
+from sidelight.deep import paid_choice
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import (
     Journal,
@@ -28,10 +29,11 @@ from sidelight.deep.checkpoint import (
 )
 from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_parts import EnsembleWeights
+from sidelight.deep.paid_choice import COMPARED
 from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts
 from sidelight.deep.private_records import RecordBatches, same_parts
-from sidelight.deep.temperature import fold_temperature
+from sidelight.deep.temperature import fold_temperature, scale_scores
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line, warn_charged
 from sidelight.methods.health_check import HEALTH_CHECK, UNUSED, HealthCheck, skipped
 from sidelight.methods.part_kinds import Models
@@ -91,6 +93,7 @@ class Fit(Preparation):
                 if not self.finished:
                     self._train(stop, bar)
                     self._check_health()
+                    self._compare()
             finally:
                 self.private.close()
             return self._finish()
@@ -198,11 +201,39 @@ class Fit(Preparation):
         self.loop.history[-1][HEALTH_CHECK] = health.to_dict()
         health.warn()
 
+    def _compare(self) -> None:
+        """Private records choose between the result and the start, unless the run may go on."""
+        if self.paid is None or self.stopped or self.guard.verdict or not self.loop.history:
+            return
+        result = self.loop.result(self.start)
+        if not isinstance(result, Models):
+            self.loop.history[-1][COMPARED] = self.paid.choose(
+                self.problem, self.start, tensor(result), relation=self.relation, account=self.account,
+                noise=self.noise,
+            )  # fmt: skip
+
+    def _chosen(self, result: Tensor) -> list[str]:
+        """Write the network that private records chose into the model; a note on it."""
+        found = self.loop.history[-1].get(COMPARED) if self.loop.history else None
+        if not isinstance(found, dict):
+            write(self.model, result)
+            return fold_temperature(self.oracle, self.held_out)
+        write(self.model, result if found["returned"] == "private" else self.start)
+        scale_scores(self.model, found["scale"])
+        return [paid_choice.told(found)]
+
     def _health(self) -> Json:
         """What the check found, for the statement; also of a finished run that was resumed."""
         last = self.loop.history[-1] if self.loop.history else {}
         found = last.get(HEALTH_CHECK)
         return {**self.check_details, **found} if isinstance(found, dict) else self.check_details
+
+    def _comparison(self) -> Json:
+        """What the comparison cost and said, for the statement."""
+        found = self.loop.history[-1].get(COMPARED) if self.loop.history else None
+        if self.paid_details is None:
+            return {}
+        return {COMPARED: {**self.paid_details, **(found if isinstance(found, dict) else {})}}
 
     def _saved(self) -> RunState | None:
         if self.trainer.checkpoints is None:
@@ -220,7 +251,8 @@ class Fit(Preparation):
     def _move(self) -> None:
         self.optimizer.step()
         drop_gradients(self.optimizer)
-        self.guard.after_step()
+        if self.guard.after_step():
+            self.optimizer.state.clear()  # momentum of the steps that were taken back
         refresh_norms(self.model)
         if self.scheduler is not None and self.plateau is None:
             self.scheduler.step()
@@ -241,8 +273,7 @@ class Fit(Preparation):
         result = self.guard.best_params if dead else self.loop.result(self.start)
         folded: list[str] = []
         if not isinstance(result, Models):
-            write(self.model, tensor(result))
-            folded = fold_temperature(self.oracle, self.held_out)
+            folded = self._chosen(tensor(result))
         notes = [*self.loop.all_notes(), *self.guard.notes, *dead, *folded]
         if self.stopped:
             notes.append(
@@ -250,7 +281,7 @@ class Fit(Preparation):
             )
         self.statement = self.contract.statement(
             self.charge, notes=notes, assumptions=self.noise.assumptions,
-            found={"health_check": self._health()},
+            found={"health_check": self._health(), **self._comparison()},
         )  # fmt: skip
         if self.stopped:
             self._warn_of_the_stop()

@@ -44,9 +44,9 @@ _SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than t
 _EPOCHS = 20
 _FEWEST_STEPS = 50
 _LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
-# Where nothing is rehearsed, the noise of all steps together moves the parameters at most so far, and a step
-# size is at most so large: by experiments/networks_auto/step_rule.py.
-_WALKS = {"none": (15.0, 6.0), "mixed": (10.0, 4.0), "origin": (10.0, 2.0), "scaled": (5.0, 2.0)}
+# The noise of all steps, were each of them the longest, moves each parameter so far at most, and a step size
+# is so large at most: by experiments/networks_auto/step_rule.csv.
+_WALKS = {"none": (0.14, 6.0), "mixed": (0.14, 6.0), "origin": (0.14, 3.0), "scaled": (0.07, 3.0)}
 _LIMIT = 1.0  # the longest public gradient of a mix
 _ORIGIN_LIMIT = 0.5
 _BLOCKS, _FEWEST_BLOCKS = 16, 4  # of stand-ins
@@ -114,14 +114,13 @@ def plan_for(
     return plan
 
 
-def step_size_for(plan: RealPlan, dimension: int, *, public: Use) -> float:
-    """Where nothing is rehearsed: as long as the noise of all steps allows.
+def step_size_for(plan: RealPlan, *, public: Use) -> float:
+    """η/(1 − momentum), with η the longest step: as long as the noise of all steps allows.
 
-    Shorter where public records have a part in the run: steps that do best from a cold start on private
-    gradients alone lead away from a warm one, and make too much of a public gradient.
+    Shorter around an origin, and where public records set the scale of gradients.
     """
-    distance, longest = _WALKS[public]
-    return min(longest, max(0.25, walked(plan, dimension, distance)))
+    walk, longest = _WALKS[public]
+    return min(longest, max(0.25, walk / (plan.noise * math.sqrt(plan.steps))))
 
 
 def use_of(recipe: Recipe) -> Use:
@@ -131,12 +130,6 @@ def use_of(recipe: Recipe) -> Use:
     if recipe.origin is not None:
         return "origin"
     return "mixed" if recipe.needs_public else "none"
-
-
-def walked(plan: RealPlan, dimension: int, distance: float) -> float:
-    """The step size with which the noise of all steps together moves the parameters so far."""
-    noise = plan.noise * math.sqrt(dimension)
-    return distance / (noise * math.sqrt(plan.steps))
 
 
 # ---------------------------------------------------------------------------------------------------

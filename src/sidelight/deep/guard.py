@@ -1,4 +1,4 @@
-"""Step sizes that decay, and a guard against runs that diverge or learn nothing.
+"""Step sizes that fall, and a guard against runs that diverge or learn nothing.
 
 The guard sees released parameters and held-out public records alone, so that its decisions cost nothing.
 Steps that diverge are taken back, and the next are shorter. A run that is dead is stopped.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
 
 from sidelight.arrays import Json
@@ -20,7 +21,9 @@ from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.network_public import HeldOut, Score
 
-__all__ = ["Guard", "decayed_sgd", "decaying"]
+__all__ = ["MOMENTUM", "Guard", "annealed", "annealed_sgd"]
+
+MOMENTUM = 0.9
 
 _LOOKS = 20  # at held-out records in a run
 _DEAD_SHARE = 1 / 3  # of the plan without a sign of life,
@@ -30,24 +33,25 @@ _LEARNED = 0.01  # of a loss: less than this is no progress, and no better than 
 _LOST = 0.1  # of what a trained start is better than chance by
 
 
-def decaying(step: int, steps: int) -> float:
-    """The share of the step size at this step: all of it in the first half, then in a line to nothing."""
-    return min(1.0, 2 * (steps - step) / max(1, steps))
+def annealed(step: int, steps: int) -> float:
+    """The share of the step size at this step: along half a cosine, from all of it to nothing."""
+    return 0.5 * (1 + math.cos(math.pi * min(step, steps) / max(1, steps)))
 
 
-def decayed_sgd(
+def annealed_sgd(
     parameters: Iterable[torch.nn.Parameter],
     step_size: float,
     steps: int,
     *,
+    momentum: float = MOMENTUM,
     scale: Callable[[], float] = lambda: 1.0,
-    decays: bool = True,
+    constant: bool = False,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """SGD whose step size decays, or is constant; `scale` shortens it further while the run goes on."""
-    optimizer = torch.optim.SGD(parameters, lr=step_size)
+    """SGD whose step size falls, or is constant; `scale` shortens it further while the run goes on."""
+    optimizer = torch.optim.SGD(parameters, lr=step_size, momentum=momentum)
 
     def share(step: int) -> float:
-        return scale() * (decaying(step, steps) if decays else 1.0)
+        return scale() * (1.0 if constant else annealed(step, steps))
 
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
@@ -75,6 +79,8 @@ class Guard:
     parameters that are not finite are noticed.
 
     Args:
+        seen: whether the judges were learned from. Their loss at a warm start is then lower than that of any
+            other record, so that they can only tell what is worse than chance.
         shortens: whether steps that diverge are taken back and `scale` is halved. A user's own optimizer and
             scheduler know nothing of `scale`: there, a loss that is not finite ends the run.
         stops: whether a dead run is stopped.
@@ -88,6 +94,7 @@ class Guard:
         held_out: HeldOut | None,
         *,
         steps: int,
+        seen: bool = False,
         shortens: bool = True,
         stops: bool = True,
     ) -> None:
@@ -97,31 +104,39 @@ class Guard:
         self.every, self.scale, self.seen = max(1, steps // _LOOKS), 1.0, 0
         start = None if held_out is None else held_out.score()
         self._named = held_out is not None and len(held_out) >= _FEWEST_JUDGES
-        self.limit = math.inf if start is None else loss_of_the_living(start)
         self.chance = None if start is None else start.chance
+        if seen and start is not None:
+            start = None if self.chance is None else Score(np.array([self.chance]), chance=self.chance)
+            self.judge = None if start is None else held_out
+        self.limit = math.inf if start is None else loss_of_the_living(start)
         self.kept = self.best_params = read(self.model)
         self.best = 0.0 if start is None else start.loss
         self.best_at = self.alive_at = 0
         self.shortened_at: list[int] = []
         self.verdict = ""  # why the run is to be stopped
 
-    def after_step(self) -> None:
-        """Look, if it is time: go back to the last good parameters if these are none, or give up."""
+    def after_step(self) -> bool:
+        """Look, if it is time: go back to the last good parameters if these are none, or give up.
+
+        Returns whether it went back.
+        """
         self.seen += 1
         params = read(self.model)
         finite = math.isfinite(float(params @ params))  # as `Loop` asks after each step
         if finite and self.seen % self.every:
-            return
+            return False
         loss = self._loss() if finite else math.inf
         self._note(loss)
         diverges = loss > self.best + abs(self.best) + 0.2
-        if diverges and self.shortens:
+        back = diverges and self.shortens
+        if back:
             write(self.model, self.kept)
             self.scale /= 2
             self.shortened_at.append(self.seen)
         elif not diverges:
             self.kept = read(self.model)
         self._judge(loss)
+        return back
 
     def _note(self, loss: float) -> None:
         """Whether this look shows life, and whether it is the best so far."""

@@ -69,7 +69,7 @@ from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.dataset_overlap import rows_in_memory
-from sidelight.problems.network_public import Optimizer, PublicTraining
+from sidelight.problems.public_training import Optimizer, PublicTraining
 
 __all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
 
@@ -260,7 +260,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
-        validation: float | Dataset[object] = 0.1,
+        validation: float | Dataset[object] | None = None,
         unit: str = "record",
         max_rows: int = 8,
         health_check: bool = True,
@@ -349,7 +349,7 @@ class PrivateNetRegressor(ScoreWarning, RegressorMixin, PrivateNet):  # type: ig
         steps: int | None = None,
         optimizer: Optimizer | None = None,
         warm_up: PublicTraining | None = None,
-        validation: float | Dataset[object] = 0.1,
+        validation: float | Dataset[object] | None = None,
         unit: str = "record",
         max_rows: int = 8,
         health_check: bool = True,

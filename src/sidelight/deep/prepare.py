@@ -20,11 +20,12 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
 from sidelight.data.persons import Persons
+from sidelight.deep import paid_choice
 from sidelight.deep.checkpoint import Lease, RunState, check_writable
 from sidelight.deep.gradient_points import batch_for
-from sidelight.deep.guard import Guard, decayed_sgd
-from sidelight.deep.network_auto import Choice, choose, real_plan, recipe_of
-from sidelight.deep.pace import Pace, choose_pace
+from sidelight.deep.guard import MOMENTUM, Guard, annealed_sgd
+from sidelight.deep.network_auto import Choice, by_name, choose, real_plan, recipe_of, step_size_by_rule
+from sidelight.deep.paid_choice import COMPARED, PaidChoice
 from sidelight.deep.person_records import with_public
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords
 from sidelight.deep.rehearsal import (
@@ -57,7 +58,7 @@ from sidelight.methods.side_release import plan_beside
 from sidelight.methods.task import PUBLIC_APART, Plan
 from sidelight.oracles.network.batches import Batch, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import read, trainable, write
+from sidelight.oracles.network.flat import read, tensor, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preparation", "check_model", "planned_steps", "public_parts", "refuse_linear"]
 
+_HELD_OUT = 0.1  # of the public records, for a method by its name
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"
 _READABLE = "that records of the private dataset can be read, and what parts and types they have, is public"
@@ -90,9 +92,11 @@ class Preparation:
     scheduler: RateSchedule | None
     plateau: ReduceLROnPlateau | None = None  # the same, if it waits for scores
     choice: Choice | None = None  # of `auto`
-    pace: Pace = Pace(None)  # of another method that leaves the size of its steps open
+    rule_step: float | None = None  # of another method that leaves it open, for a clip norm of 1
     check: CheckPlan | None = None  # of the health check, where one is made
     check_details: Json = OFF
+    paid: PaidChoice | None = None  # between the result and its start
+    paid_details: Json | None = None
     guard: Guard
 
     def __init__(
@@ -154,23 +158,22 @@ class Preparation:
             self.recipe = recipe_of(self.choice, guided=size_of(self.public) > 0)
         else:
             self._fill_in(problem.dimension)
-            self.pace = _pace_then(saved)
         recipe = self.recipe
         if saved is not None:
-            recipe = self.recipe = self.pace.applied(recipe)
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        setting = self._setting(recipe, self._left_by_the_check(recipe))
+        setting = self._setting(recipe, self._left_beside(recipe))
         if recipe.needs_public:
             setting.public(recipe.name)
         if saved is None:
             if not self.auto:  # whoever chooses leaves the model at the start
-                self.pace = choose_pace(self, problem, recipe, setting)
-                recipe = self.recipe = self.pace.applied(recipe)
+                write(self.model, tensor(recipe.start(setting)))
             recipe = recipe.with_parts(start=Cold())
             torch.manual_seed(self.seed)  # so that a resumed run can begin here
+        if not self.auto and recipe.step_size is None and self.trainer.optimizer is None:
+            self.rule_step = step_size_by_rule(recipe, setting, seed=self.seed)
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
@@ -208,27 +211,48 @@ class Preparation:
         delta = delta_of(self.trainer.delta, self.n, self.payer)
         return recipe.setting(self.problem, epsilon=epsilon, delta=delta, relation=self.relation)
 
-    def _left_by_the_check(self, recipe: Recipe) -> float:
-        """Plan the health check; what it leaves of ε for the steps."""
-        trainer, budget = self.trainer, float(self.trainer.epsilon)
-        if not trainer.health_check:
-            return budget
-        how = {"epsilon": budget, "delta": delta_of(trainer.delta, self.n, self.payer)}
-        sampler = some_records(self.n, self.relation)
-        check = HealthCheck().plan(self.n, relation=self.relation, sampler=sampler, **how)
-        if check is None:
-            self.check_details = skipped(too_few(self.n, budget))
+    def _left_beside(self, recipe: Recipe) -> float:
+        """Plan the releases beside the steps; what they leave of ε for these."""
+        budget = float(self.trainer.epsilon)
+        how = {"epsilon": budget, "delta": delta_of(self.trainer.delta, self.n, self.payer)}
+        check, paid = self._planned_check(**how), self._planned_choice(**how)
+        sides = [one.event for one in (check, paid) if one is not None]
+        if not sides:
             return budget
 
         def plan_at(rest: float) -> Plan:
             return recipe.noise_plan(self._setting(recipe, rest))
 
-        found = plan_beside(check.event, plan_at, relation=self.relation, **how)
+        found = plan_beside(compose(*sides), plan_at, relation=self.relation, **how)
         if found is None:
             self.check_details = skipped(f"the plan of {recipe.name} has no room for it")
             return budget
-        self.check, self.check_details = check, price(check, **how)
+        self.check, self.paid = check, paid
         return found.epsilon
+
+    def _planned_check(self, *, epsilon: float, delta: float) -> CheckPlan | None:
+        if not self.trainer.health_check:
+            return None
+        sampler = some_records(self.n, self.relation)
+        check = HealthCheck().plan(
+            self.n, epsilon=epsilon, delta=delta, relation=self.relation, sampler=sampler
+        )
+        few = skipped(too_few(self.n, epsilon))
+        self.check_details = few if check is None else price(check, epsilon, delta)
+        return check
+
+    def _planned_choice(self, *, epsilon: float, delta: float) -> PaidChoice | None:
+        """The comparison with the start, of `auto` alone: other methods end where their paper says."""
+        if not self.auto or (self.choice is not None and self.choice.method == "only_public"):
+            return None
+        found = paid_choice.planned(
+            self.problem, self.example, epsilon=epsilon, delta=delta, relation=self.relation
+        )
+        if isinstance(found, PaidChoice):
+            self.paid_details = found.price(epsilon, delta)
+            return found
+        self.paid_details = {"skipped": found}
+        return None
 
     def _make_problem(self) -> NetworkProblem:
         """The model under an oracle, examined as far as is possible before a private record is read."""
@@ -260,11 +284,12 @@ class Preparation:
         return max(1.0, (self.recipe.expected_batch_size or self.n) / ranks)
 
     def _fill_in(self, dimension: int) -> None:
-        """The number of steps that the method and the user leave open, as `auto` plans it.
+        """Start and number of steps that the method and the user leave open, as `auto` plans them.
 
         Other rules of noise, and a pool of private and public records, have numbers of their own.
         """
-        recipe, noise = self.recipe, self.recipe.noise
+        recipe = self.recipe = by_name(self.recipe, guided=size_of(self.public) > 0)
+        noise = recipe.noise
         if recipe.steps is None and isinstance(noise, ConstantNoise) and not recipe.extended:
             self.recipe = recipe.with_parts(steps=real_plan(self, dimension).steps)
         elif (
@@ -297,18 +322,23 @@ class Preparation:
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
         """The user's, or SGD. Steps that were left to us decay, and held-out records watch over all."""
         parameters, trainer = trainable(self.model), self.trainer
-        apart = self.held_out
-        judge = None if apart is None or not len(apart) else HeldOut(self.oracle, apart)
+        apart = self.held_out if size_of(self.held_out) else None
+        judges = self.public if apart is None else apart
         ours = trainer.optimizer is None and trainer.scheduler is None
-        guard = self.guard = Guard(self.oracle, judge, steps=steps, shortens=ours, stops=trainer.stop_if_dead)
-        size = recipe.step_size or self.step_size or _STEP_SIZE
+        guard = self.guard = Guard(
+            self.oracle, HeldOut(self.oracle, judges) if judges and len(judges) else None, steps=steps,
+            seen=apart is None, shortens=ours, stops=trainer.stop_if_dead,
+        )  # fmt: skip
+        own = not self.auto and recipe.step_size is not None
+        size = (recipe.step_size if own else self.step_size) or _STEP_SIZE
         if ours:
-            self.optimizer, self.scheduler = decayed_sgd(
-                parameters, size, steps, scale=lambda: guard.scale,
-                decays=self.auto or self.step_size is not None,
+            self.optimizer, self.scheduler = annealed_sgd(
+                parameters, size, steps, scale=lambda: guard.scale, constant=own,
+                momentum=0.0 if own or recipe.momentum else MOMENTUM,
             )  # fmt: skip
             return
-        make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=size))
+        momentum = 0.0 if own or recipe.momentum else MOMENTUM
+        make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=size, momentum=momentum))
         self.optimizer = sound_optimizer(make, parameters)
         scored = size_of(self.held_out) > 0
         self.scheduler = sound_scheduler(trainer.scheduler, self.optimizer, scored=scored)
@@ -317,13 +347,15 @@ class Preparation:
 
     @property
     def step_size(self) -> float | None:
-        """The first, of a method that leaves it open."""
-        return None if self.pace.step_size is None else self.pace.step_size / self.loop.first_clip.bound
+        """The longest, of a method that leaves it open, as the optimizer takes it."""
+        chosen = self.rule_step if self.choice is None else self.choice.step_size
+        momentum = self.recipe.momentum or MOMENTUM
+        return None if chosen is None else (1 - momentum) * chosen / self.loop.first_clip.bound
 
     @property
     def choice_details(self) -> Json:
-        """What `auto` or a rehearsal chose, and why."""
-        return self.pace.evidence if self.choice is None else self.choice.details
+        """What `auto` chose, and why."""
+        return {} if self.choice is None else self.choice.details
 
     def _contract(self, recipe: Recipe) -> Contract:
         setting, plan = self.loop.setting, recipe.plan_of(self.loop)
@@ -334,7 +366,7 @@ class Preparation:
             **public_counts(self.public, self.held_out),
         }  # fmt: skip
         if self.step_size is not None:
-            chosen["step_size"] = self.step_size
+            chosen |= {"step_size": self.step_size, "momentum": self.recipe.momentum or MOMENTUM}
         whose: tuple[str, ...] = () if self.ranks is None else (_SAME_ORDER, RANKS_TRUSTED)
         if size_of(self.held_out):
             whose = (PUBLIC_APART, *whose)  # they decide whether the run is stopped
@@ -342,7 +374,10 @@ class Preparation:
             chosen["max_rows"] = self.trainer.max_rows
             whose = (*whose, self.persons.assumption)
         chosen["health_check"] = self.check_details
-        event = plan.event if self.check is None else compose(plan.event, self.check.event)
+        if self.paid_details is not None:
+            chosen[COMPARED] = self.paid_details
+        sides = [one.event for one in (self.check, self.paid) if one is not None]
+        event = compose(plan.event, *sides)
         return Contract(
             method=recipe.name, event=event, filtered=plan.filtered, relation=self.relation,
             epsilon=float(self.trainer.epsilon), delta=setting.delta, n=setting.n, unit=self.unit,
@@ -355,12 +390,6 @@ class Preparation:
 def _unchosen(n: int) -> Recipe:
     """What `auto` is before it has chosen: its batch size, which depends on n alone."""
     return recipe_of(Choice("dp_sgd", batch_for(n), 1, _STEP_SIZE), guided=False).with_parts(steps=None)
-
-
-def _pace_then(saved: RunState | None) -> Pace:
-    """That of the run that a checkpoint is of."""
-    kept = None if saved is None else saved.get("pace")
-    return Pace(None) if kept is None else Pace(**kept)
 
 
 def _chosen_then(saved: RunState) -> Choice:
@@ -463,11 +492,19 @@ def _others(public: Dataset[object], apart: Dataset[object]) -> Dataset[object]:
     return Subset(public, rest.tolist())
 
 
+def _validation(trainer: Trainer) -> Dataset[object] | float:
+    """What is held out. Methods by name may estimate on unseen records; the default holds none back."""
+    if trainer.validation is not None:
+        return trainer.validation
+    name = getattr(trainer.method, "name", trainer.method)
+    return 0.0 if name in ("auto", "only_public", "non_private") else _HELD_OUT
+
+
 def public_parts(
     trainer: Trainer, public: Dataset[object] | None, seed: int, device: torch.device
 ) -> tuple[Records | None, Records | None]:
     """Public records to learn from, and others that are set apart."""
-    validation, loading = trainer.validation, trainer.loading
+    validation, loading = _validation(trainer), trainer.loading
     if not isinstance(validation, int | float):
         validation = as_dataset(validation, public=True)
         learn = None if public is None else Records(_others(public, validation), loading, device)

@@ -28,7 +28,8 @@ from sidelight.oracles.network.batches import tensors
 from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
-from sidelight.problems.network_public import PublicTraining, outputs_of
+from sidelight.problems.network_public import outputs_of
+from sidelight.problems.public_training import PublicTraining
 
 __all__ = [
     "RateSchedule",

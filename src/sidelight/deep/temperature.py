@@ -13,11 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sidelight.oracles.network.batches import Batch, call
+from sidelight.oracles.network.flat import evaluating
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import are_classes, outputs_of
 
-__all__ = ["fold_temperature"]
+__all__ = ["fold_temperature", "scale_scores", "scales_scores"]
 
 _FEWEST = 32  # held-out records
 _FACTORS = np.exp(np.linspace(math.log(1 / 16), math.log(16), 65))
@@ -37,9 +39,7 @@ def fold_temperature(oracle: NetworkOracle, held_out: Records | None) -> list[st
     if before is None or (factor := _best_factor(before)) == 1.0:
         return []
     kept = [parameter.detach().clone() for parameter in last.parameters()]
-    with torch.no_grad():
-        for parameter in last.parameters():
-            parameter.mul_(factor)
+    scale_scores(oracle.model, factor)
     after = _scores(oracle, held_out)
     if after is None or not _follows(after, before, factor):
         with torch.no_grad():
@@ -50,6 +50,26 @@ def fold_temperature(oracle: NetworkOracle, held_out: Records | None) -> list[st
         f"the last layer was multiplied by {factor:.2f} after training: probabilities then fit "
         f"{len(held_out):,} held-out public records best"
     ]
+
+
+def scale_scores(model: nn.Module, factor: float) -> None:
+    """Multiply the last linear layer, if there is one, and with it the scores."""
+    last = _last_linear(model)
+    with torch.no_grad():
+        for parameter in () if last is None else last.parameters():
+            parameter.mul_(factor)
+
+
+def scales_scores(model: nn.Module, example: Batch) -> bool:
+    """Whether the scores of these public rows are multiplied where the last linear layer is."""
+    if _last_linear(model) is None:
+        return False
+    with evaluating(model), torch.no_grad():
+        before = call(model, example[0])
+        scale_scores(model, 2.0)
+        after = call(model, example[0])
+        scale_scores(model, 0.5)
+    return float((after - 2 * before).abs().max()) <= _SAME * float(after.abs().max())
 
 
 class _Found(NamedTuple):

@@ -70,8 +70,9 @@ from sidelight.privacy.release import private_process
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record, shared_records
 from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor, identity_of, record_count
-from sidelight.problems.network_public import HeldOut, Optimizer, PublicTraining, outputs_of, train_well
+from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
+from sidelight.problems.public_training import Optimizer, PublicTraining, train_well
 from sidelight.report.notebook import budget_line, budget_words
 
 __all__ = ["Trainer"]
@@ -126,8 +127,8 @@ class Trainer:
             training mode, but for norms whose averages you froze with .eval().
         loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted. None is
             that of a transformers model's head, averaged within each record (`language.loss_of`).
-        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" chooses batch,
-            steps, step size and method on public records, by a rehearsal under the plan's noise
+        method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" is DP-SGD from
+            a warm start on the public records, with batch, steps and step size by rules of public numbers
             (`network_auto`); what is given here it keeps.
         delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
@@ -136,9 +137,8 @@ class Trainer:
             none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbours; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none it is
-            as long as the noise allows, or rehearsed on public records (`pace`), and from half-way on it
-            falls to nothing. With an optimizer of your own nothing is rehearsed.
+        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none there is
+            momentum, and the step size is as long as the noise allows and falls to nothing along a cosine.
         scheduler: optimizer → scheduler, stepped after every step. Copies of both take every step of the plan
             on zeros before the charge, so that none of them ends a run that is paid for. ReduceLROnPlateau is
             stepped with each loss of held-out public records.
@@ -146,7 +146,8 @@ class Trainer:
         public_batch_size: public records in each public gradient.
         public_augment: inputs → inputs, for public batches; or `mixup`, which blends targets too.
         validation: public records for scores and for estimates that need unseen records: a dataset, or the
-            share of the public records to set apart. Of a dataset that the private records are part of, it
+            share of the public records to set apart. None is no record for "auto" and for methods without
+            private steps, and a tenth for others. Of a dataset that the private records are part of, it
             takes only what `public` has too, and that is then not learned from.
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
             gradients are averaged before clipping. `augment` takes a batch of inputs and gives one. Private
@@ -199,7 +200,7 @@ class Trainer:
         warm_up: PublicTraining | None = None,
         public_batch_size: int = 640,
         public_augment: Augment | None = None,
-        validation: Dataset[object] | float = 0.1,
+        validation: Dataset[object] | float | None = None,
         augment: Augment | None = None,
         augmentations: int = 1,
         unit: str | Key = "record",
@@ -300,7 +301,7 @@ class Trainer:
             refuse_linear(method)
         if guide is not None and shared_records(records, guide):
             raise InputError("some records are in both datasets, but a public record cannot be protected")
-        if not isinstance(self.validation, int | float):
+        if not isinstance(self.validation, int | float | None):
             check_held_out(as_dataset(self.validation, public=True), records, guide)
         if isinstance(method, Recipe | Auto) and repeats_a_record(records):
             raise PrivacyConditionError(
@@ -437,8 +438,6 @@ def check_trainer(trainer: Trainer) -> None:
             f'unit must be "record", or a text or a function that names persons, not {trainer.unit!r}; the '
             "names themselves go into fit(..., persons=names)"
         )
-    if trainer.validation is None:
-        raise InputError("validation is a dataset, or the share of public records to hold out (0 for none)")
     as_method(trainer.method)
 
 
@@ -563,8 +562,7 @@ def _train(trainer: Trainer, records: Records, held_out: Records | None, seed: i
         return True
 
     oracle = NetworkOracle(trainer.model, trainer.loss)
-    judged = None if held_out is None else HeldOut(oracle, held_out)
-    return history, train_well(oracle, records, how, held_out=judged, seed=seed, each=each)
+    return history, train_well(oracle, records, how, seed=seed, each=each)
 
 
 def _plain_training(trainer: Trainer, size: int) -> PublicTraining:

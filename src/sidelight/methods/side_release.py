@@ -89,6 +89,8 @@ def _mu(event: Event) -> float:
             return math.sqrt(2 * rho)
         case events.SelfComposed(event=inner, count=count):
             return math.sqrt(count) * _mu(inner)
+        case events.Composed(events=parts):
+            return math.hypot(*map(_mu, parts))
     raise TypeError(f"{type(event).__name__} is not an event of a small release")
 
 

@@ -20,8 +20,9 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.datasets import Records
-from sidelight.problems.network_public import HeldOut, NetworkGuide, PublicTraining, train_well
+from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
+from sidelight.problems.public_training import PublicTraining, train_well
 
 __all__ = ["Batches", "CallersProblem", "NetworkProblem"]
 
@@ -119,9 +120,7 @@ class NetworkProblem(Problem):
 
     def pretrained(self, lam: float) -> Tensor:
         """Plain steps on public records, as `warm_up` says; `lam` is not used."""
-        self.public_training = train_well(
-            self.oracle, self._records(), self.warm_up, held_out=self.held_out, seed=self.seed
-        )
+        self.public_training = train_well(self.oracle, self._records(), self.warm_up, seed=self.seed)
         return read(self.oracle.model)
 
     @property
@@ -134,10 +133,7 @@ class NetworkProblem(Problem):
         """Plain steps from `params`, pulled towards them; chosen as those of a warm start are."""
         start = tensor(params)
         write(self.oracle.model, start)
-        train_well(
-            self.oracle, self._records(), self.warm_up, held_out=self.held_out, seed=self.seed,
-            pull=(start, lam),
-        )  # fmt: skip
+        train_well(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(start, lam))
         return read(self.oracle.model)
 
     def public_smoothness(self) -> float | None:

@@ -5,40 +5,31 @@ and curvature. `HeldOut` says how good a network is, by public records that it w
 scored by cross-entropy at the best temperature, since noise and long training change how sure a network is of
 itself, and not only what it predicts. Choices between networks should see the second alone, and an accuracy
 on a few hundred records is too coarse to see it. Other targets are scored by the user's loss.
-
-`PublicTraining` is plain training on public records: warm starts, model reuse, and the method that uses
-nothing else. Where the user gives no number of steps, `train_well` chooses on held-out public records: the
-step size among a few, by short trials (half of it where every batch is augmented), and then where to stop,
-among ten looks, at the iterate and at an average of iterates, at a run whose step size rises and falls.
-Nothing here is secret.
+Plain training on public records is in public_training.py. Nothing here is secret.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from sidelight.arrays import Floats, Json, Vector
+from sidelight.arrays import Floats, Vector
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Metric
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, call, row_count, take, tensors
-from sidelight.oracles.network.flat import evaluating, read, set_gradients, tensor, trainable, write
+from sidelight.oracles.network.flat import evaluating, read, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
 
-__all__ = [
-    "Average", "HeldOut", "NetworkGuide", "Optimizer", "PublicTraining", "Score", "are_classes", "outputs_of",
-    "plain_steps", "train_well", "with_rate",
-]  # fmt: skip
+__all__ = ["HeldOut", "NetworkGuide", "Score", "are_classes", "outputs_of", "public_indices"]
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
 _REACH = 1e-3  # of the parameters' length: between two gradients whose difference is the curvature
@@ -323,240 +314,3 @@ def _at_best_temperature(outputs: Tensor, labels: Tensor) -> Floats:
     by_temperature = [entropy(outputs * float(t), labels.long()) for t in _TEMPERATURES]
     best = min(by_temperature, key=lambda losses: float(losses.nan_to_num(nan=math.inf).mean()))
     return np.asarray(best.numpy(), dtype=np.float64)
-
-
-# ---------------------------------------------------------------------------------------------------
-# plain training on public records
-
-
-Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-
-class _Steps(Protocol):
-    """A learning-rate scheduler, as far as training uses it."""
-
-    def step(self) -> object: ...
-
-
-Scheduler = Callable[[torch.optim.Optimizer], _Steps]
-Pull: TypeAlias = tuple[Tensor, float]  # (w₀, λ) adds λ‖w − w₀‖² to the mean loss
-
-_AWAY = 2**40  # steps of plain training draw other batches than private steps do
-
-_RATES = (1e-3, 4e-3, 1.6e-2)  # step sizes of Adam that are tried
-_RATE = 2e-3  # without held-out records to choose by
-_TRIAL = 5  # a trial has this part of the steps,
-_SHORTER = 0.5  # and prefers steps that are too long for a whole run on augmented records
-_LATER = 0.5  # standard errors by which a later look may be worse than the best,
-_LATER_AUGMENTED = 2.0  # and where every batch is new, so that few records are learned by heart
-_LOOKS = 10  # at held-out records in a run
-_EPOCHS, _FEWEST, _MOST = 80, 300, 2000  # passes over the public records, and the limits of the steps
-_AUGMENTED = 3  # times as many steps where every batch is made anew by augmentation
-
-
-@dataclass(frozen=True)
-class PublicTraining:
-    """Plain steps on public records (DOPE-SGD's warm start; with `augment` its warm-aug).
-
-    Args:
-        steps: how many. None: a number by the size of the public data, and the best of ten looks at
-            held-out public records.
-        batch_size: public records per step.
-        optimizer: parameters → optimizer; None is SGD with step size 0.1 and momentum 0.9 for a number of
-            steps that is given, else AdamW with a step size that is chosen on held-out public records.
-        augment: inputs → inputs, for instance random shifts of images; or `mixup`.
-        scheduler: optimizer → scheduler, stepped after every step.
-    """
-
-    steps: int | None = None
-    batch_size: int = 128
-    optimizer: Optimizer | None = None
-    augment: Augment | None = None
-    scheduler: Scheduler | None = None
-
-    def __post_init__(self) -> None:
-        if (self.steps is not None and self.steps < 0) or self.batch_size < 1:
-            raise InputError("public training needs steps of at least 0 and batch_size of at least 1")
-
-    def steps_for(self, size: int) -> int:
-        """T for so many public records."""
-        if self.steps is not None:
-            return self.steps
-        passes = math.ceil(_EPOCHS * size / min(self.batch_size, max(1, size)))
-        return min(_MOST, max(_FEWEST, passes)) * (1 if self.augment is None else _AUGMENTED)
-
-    def make_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        if self.optimizer is not None:
-            return self.optimizer(trainable(model))
-        return torch.optim.SGD(trainable(model), lr=0.1, momentum=0.9)
-
-
-def plain_steps(
-    oracle: NetworkOracle,
-    records: Records,
-    how: PublicTraining,
-    *,
-    seed: int,
-    pull: Pull | None = None,
-    each: Callable[[int], bool] | None = None,
-) -> None:
-    """Train without privacy, in place.
-
-    `each` is called after every step, and ends the training by returning False.
-    """
-    model = oracle.model
-    optimizer = how.make_optimizer(model)
-    scheduler = None if how.scheduler is None else how.scheduler(optimizer)
-    for step in range(how.steps_for(len(records))):
-        indices = public_indices(len(records), how.batch_size, seed=seed, step=_AWAY + step)
-        inputs, targets = records.fetch(indices)
-        gradient = oracle.mean_gradient(augmented(how.augment, inputs, targets))
-        if pull is not None:
-            gradient = gradient + 2 * pull[1] * (read(model) - pull[0])
-        set_gradients(model, gradient)
-        optimizer.step()
-        if scheduler is not None:
-            scheduler.step()
-        if each is not None and not each(step):
-            break
-    optimizer.zero_grad(set_to_none=True)
-    if not bool(read(model).isfinite().all()):
-        raise AssumptionError("plain training on public records diverged; lower its step size")
-
-
-# ---------------------------------------------------------------------------------------------------
-# trained well: the step size, and where to stop, by held-out public records
-
-
-def train_well(
-    oracle: NetworkOracle,
-    records: Records,
-    how: PublicTraining,
-    *,
-    held_out: HeldOut | None,
-    seed: int,
-    pull: Pull | None = None,
-    each: Callable[[int], bool] | None = None,
-) -> Json:
-    """Train in place, and say what was chosen. With a number of steps in `how`, as it says."""
-    if how.steps is not None:
-        plain_steps(oracle, records, how, seed=seed, pull=pull, each=each)
-        return {"steps": how.steps}
-    judged = held_out if held_out is not None and len(held_out) >= 2 else None
-    how = replace(how, steps=how.steps_for(len(records)))
-    evidence: Json = {"steps": how.steps}
-    if how.optimizer is None:
-        rate, trials = _RATE, dict[str, str]()
-        if judged is not None:
-            rate, trials = _chosen_rate(oracle, records, how, judged, seed, pull)
-            rate *= 1.0 if how.augment is None else _SHORTER
-        how = with_rate(how, rate)
-        evidence |= {"optimizer": "AdamW", "step_size": rate, "trials": trials}
-    return evidence | _best_look(oracle, records, how, judged, seed, pull, each)
-
-
-def _chosen_rate(
-    oracle: NetworkOracle,
-    records: Records,
-    how: PublicTraining,
-    held_out: HeldOut,
-    seed: int,
-    pull: Pull | None,
-) -> tuple[float, dict[str, str]]:
-    """The best of a few step sizes in short trials, all from the same start."""
-    start, found = read(oracle.model), dict[float, Score]()
-    brief = replace(how, steps=max(100, (how.steps or 0) // _TRIAL))
-    for rate in _RATES:
-        try:
-            plain_steps(oracle, records, with_rate(brief, rate), seed=seed, pull=pull)
-            found[rate] = held_out.score()
-        except AssumptionError:  # it diverged
-            continue
-        finally:
-            write(oracle.model, start)
-    if not found:
-        return _RATES[0], {"all": "diverged"}
-    best = min(found, key=lambda rate: found[rate].loss)
-    return best, {f"step size {rate:g}": str(score) for rate, score in found.items()}
-
-
-def with_rate(how: PublicTraining, rate: float) -> PublicTraining:
-    """AdamW, its step size up to `rate` in the first part of the steps and then down to nothing."""
-    steps = how.steps or 1
-    made = replace(how, optimizer=partial(torch.optim.AdamW, lr=rate, weight_decay=0.01))
-    if how.scheduler is not None:
-        return made
-    rise = max(1, round(0.15 * steps))
-
-    def share(step: int) -> float:
-        if step + 1 < rise:
-            return (step + 1) / rise
-        fallen = min(1.0, (step - rise) / max(1, steps - rise))
-        return 0.5 * (1 + math.cos(math.pi * max(0.0, fallen)))
-
-    return replace(made, scheduler=lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, share))
-
-
-def _best_look(
-    oracle: NetworkOracle,
-    records: Records,
-    how: PublicTraining,
-    held_out: HeldOut | None,
-    seed: int,
-    pull: Pull | None,
-    each: Callable[[int], bool] | None,
-) -> Json:
-    """Train, look at held-out records now and then, and keep the parameters of a good look.
-
-    A look is at the last iterate and at an average in which the s-th iterate weighs s; the better one counts.
-    Kept is the last look that is not clearly worse than the best: held-out records are few, and the best of
-    ten by a hair is often one that came too early. With augmentation it must be worse by two standard errors:
-    there the loss of unseen records falls to the end of the schedule, and a few hundred held-out ones, most
-    of which are right by then, do not show it.
-    """
-    if held_out is None:
-        plain_steps(oracle, records, how, seed=seed, pull=pull, each=each)
-        return {}
-    steps, kept = how.steps or 0, _Kept(0, "the start", read(oracle.model), held_out.score())
-    average, best = Average(kept.params), kept.score
-    slack = _LATER if how.augment is None else _LATER_AUGMENTED
-
-    def look(step: int) -> bool:
-        nonlocal kept, best
-        average.add(step, read(oracle.model))
-        if (step + 1) % max(1, steps // _LOOKS) == 0 or step + 1 == steps:
-            both = {"iterate": read(oracle.model), "average": average.value}
-            looks = [_Kept(step + 1, what, w, held_out.score_at(w)) for what, w in both.items()]
-            now = min(looks, key=lambda one: one.score.loss)
-            best = min(best, now.score, key=lambda score: score.loss)
-            gain, error = now.score.gain_over(best)
-            kept = now if gain >= -slack * error else kept
-        return True if each is None else each(step)
-
-    plain_steps(oracle, records, how, seed=seed, pull=pull, each=look)
-    write(oracle.model, kept.params)
-    return {"kept_after": kept.step, "kept": kept.what, "held_out": str(kept.score)}
-
-
-class Average:
-    """A running average of iterates in which the s-th weighs as much as s."""
-
-    def __init__(self, start: Tensor) -> None:
-        self._dtype, self._sum = start.dtype, start.double()
-
-    def add(self, step: int, params: Tensor) -> None:
-        """Add the iterate after step `step`, which counts from 0."""
-        self._sum.add_(params.double() - self._sum, alpha=2 / (step + 2))
-
-    @property
-    def value(self) -> Tensor:
-        return self._sum.to(self._dtype)
-
-
-class _Kept(NamedTuple):
-    """The best look so far."""
-
-    step: int
-    what: str
-    params: Tensor
-    score: Score

@@ -1,4 +1,4 @@
-"""Methods by name: step size and start are chosen on public records, and none is dead or refused."""
+"""Methods by name: step size and start have rules of public numbers, and none is dead or refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from experiments.networks_auto.by_name import ARCHITECTURES, METHODS, Digits, ac
 from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
 from torch import nn  # noqa: E402
 
-from sidelight.deep import Checkpoints, Trainer, network_auto  # noqa: E402
+from sidelight.deep import Checkpoints, Trainer  # noqa: E402
 from sidelight.deep.fit import Fit  # noqa: E402
-from sidelight.deep.pace import _searched  # noqa: E402
 from sidelight.errors import InputError  # noqa: E402
 from sidelight.methods import (  # noqa: E402
     adadps,
@@ -31,8 +30,8 @@ from sidelight.methods import (  # noqa: E402
 from sidelight.methods.dope_sgd import OpenStart, Warm  # noqa: E402
 from sidelight.methods.parts import Cold  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems import network_public  # noqa: E402
-from sidelight.problems.network_public import NetworkGuide, Score  # noqa: E402
+from sidelight.problems import public_training  # noqa: E402
+from sidelight.problems.network_public import NetworkGuide  # noqa: E402
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(300, 2), blobs(400, 3)
 COLD = ("dp_sgd", "only_private", "full_private", "ppsgd")
@@ -59,10 +58,7 @@ def test_no_method_by_its_name_is_refused_or_at_chance(
 
     The 50 steps of this plan are too few for a transformer that begins cold, so those are only run.
     """
-    monkeypatch.setattr(network_auto, "_LEAST_SECONDS", 0.5)
-    monkeypatch.setattr(network_public, "_RATES", (4e-3,))  # a plainer warm start
-    monkeypatch.setattr(network_public, "_FEWEST", 150)
-    monkeypatch.setattr(network_public, "_EPOCHS", 20)
+    monkeypatch.setattr(public_training, "_FEWEST", 10_000)  # records, so that the first guess is taken
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found, trainer = accuracy(architecture, method, images, epsilon=16)
@@ -78,28 +74,30 @@ def test_start_means_the_same_for_every_method(make_method: Any) -> None:
         make_method(start="extended")
 
 
-def test_an_open_start_is_rehearsed_and_stated() -> None:
+def test_an_open_start_is_warm_where_there_are_public_records() -> None:
     assert isinstance(coupling().start, OpenStart)
-    details = make().fit(PRIVATE, PUBLIC).privacy_.details
-    assert details["start"] in ("cold", "warm") and details["step_size"]
-    assert {name.split()[0] for name in details["rehearsal"]} == {"cold", "warm"}  # type: ignore[attr-defined]
-    assert ("public_training" in details) == (details["start"] == "warm")
+    assert "public_training" in make().fit(PRIVATE, PUBLIC).privacy_.details
     given = make(method=coupling(start="cold")).fit(PRIVATE, PUBLIC).privacy_.details
-    assert "start" not in given and "public_training" not in given
+    assert "public_training" not in given
 
 
-def test_steps_are_rehearsed_whether_their_number_is_given_or_not() -> None:
+def test_steps_have_a_rule_whether_their_number_is_given_or_not() -> None:
     """With a number of steps and nothing else the step size was 0.5, and constant."""
     for steps in (12, None):
-        details = make(method="dp_sgd", steps=steps).fit(PRIVATE, PUBLIC).privacy_.details
-        assert details["rehearsal"] and details["step_size"] != 0.5
+        trainer = make(method="dp_sgd", steps=steps).fit(PRIVATE, PUBLIC)
+        details = trainer.privacy_.details
+        assert details["step_size"] != 0.5 and details["momentum"] == 0.9
     own = make(method=dp_sgd(step_size=0.5)).fit(PRIVATE, PUBLIC).privacy_.details
-    assert "rehearsal" not in own and "step_size" not in own
+    assert "step_size" not in own and "momentum" not in own
 
 
-def test_the_length_of_an_origin_is_rehearsed() -> None:
-    trainer = make(method="dope_sgd").fit(PRIVATE, PUBLIC)
-    assert "origin limit 0.05" in str(trainer.privacy_.details["rehearsal"])
+def test_more_noise_makes_steps_shorter_and_the_clip_norm_is_their_unit() -> None:
+    def size(epsilon: float, clip_norm: float = 1.0) -> float:
+        found = make(method=dp_sgd(clip_norm=clip_norm), epsilon=epsilon).fit(PRIVATE, PUBLIC)
+        return float(found.privacy_.details["step_size"])  # type: ignore[arg-type]
+
+    assert size(0.3) < size(1.0) <= size(8.0) == pytest.approx(0.6)
+    assert size(1.0, 0.1) == pytest.approx(10 * size(1.0))
 
 
 class Stop(Exception):
@@ -111,7 +109,7 @@ def test_it_is_chosen_before_the_charge_without_a_private_record(monkeypatch: py
         raise Stop
 
     other = torch.zeros(600, 4), torch.zeros(600, dtype=torch.long)
-    said = ("step_size", "rehearsal", "start")
+    said = ("step_size", "momentum", "public_training")
     found = [make().fit(private, PUBLIC).privacy_.details for private in (PRIVATE, other)]
     assert {name: found[0][name] for name in said} == {name: found[1][name] for name in said}
     private = Listed(PRIVATE)
@@ -139,19 +137,6 @@ def test_a_resumed_run_keeps_what_was_chosen(tmp_path: Path, monkeypatch: pytest
     resumed = make(**options).fit(PRIVATE, PUBLIC, resume=True)
     assert torch.equal(vector(resumed.model), vector(whole.model)) and resumed.history_ == whole.history_
     assert resumed.privacy_.details == whole.privacy_.details
-
-
-def test_longer_and_shorter_steps_are_tried_while_they_help() -> None:
-    tried: list[float] = []
-
-    def run(size: float) -> Score:
-        tried.append(size)
-        return Score(torch.full((9,), abs(size - 0.25)).double().numpy())
-
-    assert _searched(run, 2.0, longer=3, ended=lambda: False)[0] == 0.25
-    assert tried == [2.0, 4.0, 1.0, 0.5, 0.25, 0.125]
-    assert _searched(run, 0.0625, longer=3, ended=lambda: False)[0] == 0.25
-    assert _searched(run, 2.0, longer=3, ended=lambda: True)[0] == 2.0
 
 
 def test_coupling_finds_the_curvature_of_attention() -> None:

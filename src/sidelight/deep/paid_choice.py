@@ -1,0 +1,189 @@
+"""Private records choose between a trained network and its start, and the scale of its scores.
+
+One Gaussian release after the last step, inside the plan and the charge:
+
+    Σ_i clip_C( ℓ_i(start) − ℓ_i(s₁z), …, ℓ_i(start) − ℓ_i(s_J z) )      z: the scores of the trained network
+
+The largest noisy mean names the scale: clipping makes a network too sure of itself, and one number in its
+last layer mends that. If even the largest is below 0 by more than twice its noise, the start is returned, so
+that public records alone are the least a run may end with. Records that were trained on may judge: the run is
+private, which bounds how much they flatter it.
+
+The vector is a gradient. `SideBySide` puts ones through a layer with J weights a_j, and the loss is
+Σ_j a_j (ℓ(start) − ℓ(s_j z)), whose gradient in a is the vector above. So the oracle's clipped sum answers,
+and what it promises for gradients of records holds here too: a record is alone, one that the model fails on
+contributes zero, and no vector is longer than C.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sidelight.arrays import Json
+from sidelight.deep.temperature import scales_scores
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.batches import Batch, Losses, call
+from sidelight.oracles.network.flat import evaluating, read, write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy import conversions, events
+from sidelight.privacy.events import Relation
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, BoundedSum, joined, release
+from sidelight.problems.network import NetworkProblem
+from sidelight.problems.network_public import are_classes
+
+__all__ = ["COMPARED", "PaidChoice", "SideBySide", "planned"]
+
+COMPARED = "compared_with_start"  # in details and histories
+SHARE = 0.03  # of μ²
+CLIP = 3.0  # the longest vector of differences
+SCALES = (0.16, 0.25, 0.4, 0.63, 1.0)
+_LIMIT = 2.0  # of one difference: a few sure and wrong guesses would decide about the scale of all
+_COARSEST = 0.02  # a mean difference of losses that is known less well than that is not worth its price
+_DOUBTED = 2.0  # standard deviations of the noise by which the start has to be better
+_CHUNK = 4096  # records that are fetched together
+_LARGEST = 50_000_000  # parameters and buffers: there are two copies of the network for a while
+
+
+class SideBySide(nn.Module):
+    """Two frozen networks, and the weight of each difference between them: its only parameters."""
+
+    def __init__(self, before: nn.Module, after: nn.Module, count: int) -> None:
+        super().__init__()
+        self.before, self.after = before.requires_grad_(False), after.requires_grad_(False)
+        self.weigh = nn.Conv1d(1, count, 1, bias=False).to(next(before.parameters()).device)
+
+    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
+        before, after = self.before(*args, **named), self.after(*args, **named)
+        ones = torch.ones_like(before.reshape(len(before), -1)[:, :1], dtype=self.weigh.weight.dtype)
+        return before, after, self.weigh(ones[:, :, None])[:, :, 0]
+
+
+def differences(loss: Losses, scales: tuple[float, ...]) -> Losses:
+    """The loss of `SideBySide` whose gradient is the vector of differences."""
+
+    def of(outputs: tuple[Tensor, Tensor, Tensor], targets: Any) -> Tensor:
+        before, after, weights = outputs
+        first = loss(before, targets)
+        gains = torch.stack([first - loss(_times(after, scale), targets) for scale in scales], dim=1)
+        return (weights * gains.clamp(-_LIMIT, _LIMIT)).sum(dim=1)
+
+    return of
+
+
+def _times(scores: Tensor, scale: float) -> Tensor:
+    return scores if scale == 1.0 else scale * scores
+
+
+@dataclass(frozen=True)
+class PaidChoice:
+    """One release that was planned, and what follows from it."""
+
+    both: SideBySide
+    oracle: NetworkOracle  # of the two networks
+    scales: tuple[float, ...]
+    multiplier: float
+
+    @property
+    def event(self) -> events.Event:
+        return events.gaussian(self.multiplier)
+
+    def price(self, epsilon: float, delta: float) -> Json:
+        """For the statement."""
+        share = (1 / self.multiplier / conversions.gdp_mu(epsilon, delta)) ** 2
+        return {"noise_multiplier": self.multiplier, "share_of_budget": share}
+
+    def total(self, problem: NetworkProblem, relation: Relation) -> BoundedSum:
+        """The clipped vectors of all private records."""
+        asked = NetworkProblem(
+            self.oracle, n=problem.n, batches=problem.batches, augmentations=problem.augmentations,
+            micro_batch=problem.micro_batch, unit=problem.unit,
+        )  # fmt: skip
+        params = read(self.oracle.model)
+        parts = [
+            asked.clipped_sum(params, some, clip=Flat(CLIP), relation=relation)
+            for some in np.split(np.arange(asked.n), range(_CHUNK, asked.n, _CHUNK))
+        ]
+        return joined(parts)
+
+    def choose(
+        self, problem: NetworkProblem, start: Tensor, result: Tensor, *, relation: Relation,
+        account: Account, noise: Noise,
+    ) -> Json:  # fmt: skip
+        """Ask private records once; what was released, and which network is returned at which scale."""
+        _place(self.both, problem.oracle.model, start, result)
+        total = self.total(problem, relation)
+        std = self.multiplier * total.sensitivity
+        noisy = release(total, std=std, event=self.event, account=account, noise=noise).numpy()
+        gains = np.asarray(torch.as_tensor(noisy).cpu(), dtype=np.float64) / problem.n
+        best, error = int(gains.argmax()), std / problem.n
+        shown = {f"scale {scale:g}": float(gain) for scale, gain in zip(self.scales, gains, strict=True)}
+        kept = bool(gains[best] > -_DOUBTED * error)
+        return {
+            "gains": shown,
+            "error": error, "returned": "private" if kept else "start",
+            "scale": self.scales[best] if kept else 1.0,
+        }  # fmt: skip
+
+
+def _place(both: SideBySide, model: nn.Module, start: Tensor, result: Tensor) -> None:
+    """The model with either parameters into its copies; it has the second afterwards."""
+    for network, params in ((both.before, start), (both.after, result)):
+        write(model, params)
+        network.load_state_dict(model.state_dict())
+
+
+def planned(
+    problem: NetworkProblem, example: Batch | None, *, epsilon: float, delta: float, relation: Relation
+) -> PaidChoice | str:
+    """The release for this model and budget, or why there is none. Public things alone decide."""
+    z = 1 / (math.sqrt(SHARE) * conversions.gdp_mu(epsilon, delta))
+    reach = CLIP * (1 if relation == "add-or-remove-one" else 2)
+    if z * reach > _COARSEST * problem.n:
+        return f"with n = {problem.n:,} and ε = {epsilon:g} its noise would hide what it compares"
+    if problem.ranks is not None:
+        return "several ranks take part"
+    model = problem.oracle.model
+    if example is None or sum(x.numel() for x in model.state_dict().values()) > _LARGEST:
+        return "the model is large" if example is not None else "no public record has shown a record's shape"
+    try:
+        return _tried(problem, example, z)
+    except Exception as error:  # a model that cannot be copied, or that the oracle refuses side by side
+        return f"two copies of the model cannot be compared ({type(error).__name__})"
+
+
+def _tried(problem: NetworkProblem, example: Batch, z: float) -> PaidChoice | str:
+    """Copies of the model side by side, examined on public rows."""
+    model, loss = problem.oracle.model, problem.oracle.loss
+    with evaluating(model), torch.no_grad():
+        outputs = call(model, example[0])
+    if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or not outputs.dim():
+        return "the model gives more than scores"
+    scales = SCALES if are_classes(outputs, example[1]) and scales_scores(model, example) else (1.0,)
+    both = SideBySide(copy.deepcopy(model), copy.deepcopy(model), len(scales)).eval()
+    oracle = NetworkOracle(
+        both, differences(loss, scales), example=example, pass_size=problem.oracle.pass_size,
+        largest_pass=problem.oracle.largest_pass, draw_seed=problem.oracle.draw_seed,
+    )  # fmt: skip
+    start = read(model)
+    _place(both, model, start, start)
+    oracle.check(example, micro_batch=problem.micro_batch, augmentations=problem.augmentations)
+    return PaidChoice(both, oracle, scales, z)
+
+
+def told(found: Json) -> str:
+    """A note on what was chosen."""
+    gain, error = max(found["gains"].values()), found["error"]
+    if found["returned"] == "start":
+        return (
+            f"the start was returned: private records saw the trained network {-gain:.3g} ± {error:.2g} worse"
+        )
+    last = f", with its last layer times {found['scale']:g}" if found["scale"] != 1.0 else ""
+    return f"private records saw the trained network{last} {gain:.3g} ± {error:.2g} better than its start"

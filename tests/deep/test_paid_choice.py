@@ -1,0 +1,163 @@
+"""Private records choose between a network and its start: bounded, charged, and with the right answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils.data import TensorDataset  # noqa: E402
+
+from sidelight.deep import Loading, PublicTraining, Trainer, paid_choice  # noqa: E402
+from sidelight.deep.paid_choice import CLIP, COMPARED, SCALES, PaidChoice, planned  # noqa: E402
+from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.privacy import events  # noqa: E402
+from sidelight.privacy.release import share_of  # noqa: E402
+from sidelight.problems.network import NetworkProblem  # noqa: E402
+
+PRIVATE, PUBLIC = blobs(900, 1), blobs(100, 2)
+HOW: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-4, "relation": "add-or-remove-one"}
+
+
+def problem(records: tuple[Tensor, Tensor], model: nn.Module) -> NetworkProblem:
+    dataset = TensorDataset(*records)
+    rows = PrivateRecords(dataset, Loading(), torch.device("cpu"))
+    augment = PrivateAugment(None, 1, dataset=dataset)
+    rows.prepare(None)
+    rows.forget()
+    batches = RecordBatches(rows, rows.learn(), augment=augment, draw_seed=lambda: 5)
+    oracle = NetworkOracle(model, loss, example=PUBLIC, pass_size=64, draw_seed=lambda: 5)
+    return NetworkProblem(oracle, n=len(records[1]), batches=batches)
+
+
+def asked(records: tuple[Tensor, Tensor], *, scale: float = 30.0) -> tuple[Tensor, float]:
+    """The sum, before its noise, for a start and a result that is very sure of itself."""
+    model = mlp(1)
+    where = problem(records, model)
+    choice = planned(problem(PRIVATE, mlp(1)), PUBLIC, **HOW)
+    assert isinstance(choice, PaidChoice)
+    start = vector(model)
+    paid_choice._place(choice.both, model, start, scale * start)
+    total = choice.total(where, "add-or-remove-one")
+    return torch.as_tensor(share_of(total)), total.sensitivity
+
+
+def neighbours() -> list[tuple[Tensor, Tensor]]:
+    """With one record more: an odd one, one far away, one of a class that there is not, one that is NaN."""
+    odd = ((50.0, 0), (-400.0, 2), (1.0, 17), (float("nan"), 1))
+    return [
+        (torch.cat([torch.full((1, 4), x), PRIVATE[0]]), torch.cat([torch.tensor([y]), PRIVATE[1]]))
+        for x, y in odd
+    ]
+
+
+def furthest() -> float:
+    """How far a record moves the vector, in units of the sensitivity that is claimed."""
+    base, sensitivity = asked(PRIVATE)
+    return max(float((asked(one)[0] - base).norm()) / sensitivity for one in neighbours())
+
+
+def test_a_record_moves_the_vector_at_most_by_its_sensitivity() -> None:
+    base, sensitivity = asked(PRIVATE)
+    assert sensitivity == CLIP and base.shape == (len(SCALES),) and base.norm() > CLIP
+    assert 0.1 < furthest() <= 1 + 1e-5
+
+
+def test_a_vector_that_is_not_clipped_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test above sees the faults that it is there for: no clip, and a clip of another length."""
+    monkeypatch.setattr(paid_choice, "_LIMIT", 1e9)
+    assert furthest() <= 1 + 1e-5  # the clip holds alone
+    monkeypatch.setattr(paid_choice.Flat, "factors", lambda _, norms: torch.ones_like(norms))
+    assert furthest() > 1
+
+
+def test_records_that_cannot_be_used_add_nothing() -> None:
+    base, _ = asked(PRIVATE)
+    broken, nan = neighbours()[2:]
+    for one in (broken, nan):
+        assert torch.equal(asked(one)[0], base)
+
+
+def test_the_sum_is_of_differences_of_losses() -> None:
+    found, _ = asked(PRIVATE, scale=1.05)
+    model, after = mlp(1), mlp(1)
+    with torch.no_grad():
+        for parameter in after.parameters():
+            parameter *= 1.05
+        first = loss(model(PRIVATE[0]), PRIVATE[1])
+        gains = torch.stack([first - loss(s * after(PRIVATE[0]), PRIVATE[1]) for s in SCALES], dim=1)
+        gains = gains.clamp(-2, 2)
+        short = (CLIP / gains.norm(dim=1).clamp(min=CLIP))[:, None]
+    assert torch.allclose(found.float(), (gains * short).sum(0), rtol=1e-3, atol=1e-3)
+
+
+def make(model: nn.Module | None = None, **options: Any) -> Trainer:
+    chosen: dict[str, Any] = {"epsilon": 4, "delta": 1e-4, "steps": 12, "expected_batch_size": 100}
+    chosen |= {"random_state": 1, "warm_up": PublicTraining(steps=8), "progress": False, **options}
+    return Trainer(mlp() if model is None else model, loss, **chosen)
+
+
+def test_it_is_one_release_of_the_plan_and_charged_with_it() -> None:
+    trainer = make().fit(PRIVATE, PUBLIC)
+    details: Any = trainer.privacy_.details
+    parts: Any = trainer.privacy_.to_dict()["events"]
+    z = details[COMPARED]["noise_multiplier"]
+    found = [events.from_json(one) for one in (parts if isinstance(parts, list) else [parts])]
+    counts = events.elementary(events.compose(*found))
+    assert counts[events.gaussian(z)] == 1 and trainer.privacy_.epsilon <= 4
+    assert trainer.history_[-1][COMPARED]["error"] == pytest.approx(z * CLIP / 900)  # type: ignore[index, call-overload]
+
+
+def test_the_last_layer_is_scaled_as_private_records_prefer() -> None:
+    sure = mlp()
+    with torch.no_grad():
+        sure[2].weight *= 40  # type: ignore[operator]
+    trainer = make(sure, warm_up=PublicTraining(steps=0), steps=2, epsilon=8).fit(PRIVATE, PUBLIC)
+    found: Any = trainer.privacy_.details[COMPARED]
+    assert found["scale"] < 0.5 and found["returned"] == "private"
+    assert any("last layer times" in note for note in trainer.privacy_.details["notes"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("why", ["noise", "outputs", "copies"])
+def test_where_it_cannot_be_made_the_statement_says_why(why: str) -> None:
+    model = mlp()
+    if why == "copies":
+        model.register_buffer("secret", torch.zeros(1))
+        type(model).__deepcopy__ = _refused  # type: ignore[attr-defined]
+    try:
+        records = (PRIVATE[0][:300], PRIVATE[1][:300]) if why == "noise" else PRIVATE
+        trainer = make(Pairs(model) if why == "outputs" else model, epsilon=2 if why == "noise" else 4)
+        if why == "outputs":
+            trainer.loss = lambda outputs, targets: loss(outputs["scores"], targets)
+        found: Any = trainer.fit(records, PUBLIC).privacy_.details[COMPARED]
+    finally:
+        if why == "copies":
+            del type(model).__deepcopy__  # type: ignore[attr-defined]
+    said = {"noise": "its noise would hide", "outputs": "more than scores", "copies": "cannot be compared"}
+    assert said[why] in found["skipped"] and "gains" not in found
+
+
+def _refused(self: nn.Module, memo: Any) -> nn.Module:
+    raise TypeError("no copies")
+
+
+class Pairs(nn.Module):
+    """Scores in a dictionary."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"scores": self.inner(x)}
+
+
+def test_a_run_whose_plan_is_tried_reads_no_private_record_for_it() -> None:
+    private = Listed(PRIVATE)
+    assert isinstance(planned(problem(PRIVATE, mlp()), PUBLIC, **HOW), PaidChoice)
+    assert private.fetched == 0
