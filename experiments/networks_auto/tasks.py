@@ -22,7 +22,7 @@ from experiments.coupling_table3.digits import Pair, invented, mnist, split, war
 from experiments.deep_tables.problems import model_of, problem
 from experiments.public_pays.tables import TARGET, table
 
-__all__ = ["DEVELOPED", "SCORED_ONCE", "TASKS", "Task"]
+__all__ = ["DEVELOPED", "SCORED_ONCE", "TASKS", "Task", "mlp"]
 
 DEVELOPED = ("magic", "adult", "cifar features", "sst2 hashed", "mnist small", "mnist")
 SCORED_ONCE = ("satellite", "flights late", "skin")
@@ -45,7 +45,7 @@ def _cnn() -> nn.Module:
     return Cnn().to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
-def _mlp(width: int, classes: int = 2) -> nn.Module:
+def mlp(width: int, classes: int = 2) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, classes))
 
 
@@ -62,7 +62,7 @@ def _mnist_rows(seed: int) -> Task:
     private, public, test = (
         (images.flatten(1), y) for images, y in (parts.private, parts.public, parts.test)
     )
-    return Task(private, public, test, _mlp(784, 10))
+    return Task(private, public, test, mlp(784, 10))
 
 
 def _adult(seed: int) -> Task:
@@ -73,7 +73,7 @@ def _adult(seed: int) -> Task:
         return torch.from_numpy(np.asarray(X, dtype=np.float32)), torch.from_numpy((y > 0).astype(np.int64))
 
     private, public = split(pair(data.X, data.y), 1000 / len(data.y), seed=seed)
-    return Task(private, public, pair(data.X_test, data.y_test), _mlp(data.X.shape[1]))
+    return Task(private, public, pair(data.X_test, data.y_test), mlp(data.X.shape[1]))
 
 
 def _magic(seed: int) -> Task:
@@ -88,7 +88,7 @@ def _magic(seed: int) -> Task:
     def pair(some: Any) -> Pair:
         return torch.from_numpy(scaled[some]), torch.from_numpy(labels[some])
 
-    return Task(pair(private), pair(public), pair(test), _mlp(rows.shape[1]))
+    return Task(pair(private), pair(public), pair(test), mlp(rows.shape[1]))
 
 
 def _sst2(seed: int) -> Task:
@@ -100,7 +100,7 @@ def _sst2(seed: int) -> Task:
     counts = Counter(word for text in public.sentence for word in set(text.split()))
     places = {word: k for k, word in enumerate(sorted(w for w, c in counts.items() if c >= _SEEN))}
     bags = [_bags(part, places) for part in (private, public, test)]
-    return Task(bags[0], bags[1], bags[2], _mlp(len(places)))
+    return Task(bags[0], bags[1], bags[2], mlp(len(places)))
 
 
 def _bags(part: Any, places: dict[str, int]) -> Pair:
@@ -124,7 +124,7 @@ def _sst2_hashed(seed: int) -> Task:
         return torch.from_numpy(rows), torch.from_numpy(part.label.to_numpy().astype(np.int64))
 
     public, private = train.iloc[order[:2_000]], train.iloc[order[2_000:]]
-    return Task(pair(private), pair(public), pair(test), _mlp(512))
+    return Task(pair(private), pair(public), pair(test), mlp(512))
 
 
 def _mnist_small(seed: int) -> Task:
@@ -156,7 +156,7 @@ def _table(name: str, public: int, most: int, seed: int) -> Task:
     test = public + int(0.8 * (len(rows) - public))
     cut = (slice(public, test), slice(0, public), slice(test, None))
     private, known, rest = ((rows[some].clone(), labels[some].clone()) for some in cut)
-    return Task(private, known, rest, _mlp(rows.shape[1], len(kinds)))
+    return Task(private, known, rest, mlp(rows.shape[1], len(kinds)))
 
 
 def _skin(seed: int) -> Task:
@@ -167,7 +167,7 @@ def _skin(seed: int) -> Task:
     labels = torch.from_numpy((data.y[order] > 0).astype(np.int64))
     cut = (slice(300, 20_300), slice(0, 300), slice(20_300, None))
     private, public, test = ((rows[some].clone(), labels[some].clone()) for some in cut)
-    return Task(private, public, test, _mlp(3))
+    return Task(private, public, test, mlp(3))
 
 
 def _small(seed: int) -> Task:

@@ -105,17 +105,12 @@ def test_every_choice_is_in_the_statement() -> None:
     assert trainer.evaluate(TEST)["accuracy"] > 0.9
 
 
-def test_private_records_that_teach_the_wrong_thing_do_not_cost_the_start() -> None:
-    """They are what the model is for, and public records do not decide against them. But a run that made the
-    network worse on them returns its start."""
-    wrong = PRIVATE[0], (PRIVATE[1] + 1) % 3
+def test_a_run_that_made_the_network_worse_returns_its_start() -> None:
     uphill = functools.partial(torch.optim.SGD, lr=3.0, maximize=True)
     trainer = make(warm_up=None, optimizer=uphill, stop_if_dead=False).fit(PRIVATE, PUBLIC)
     details: Any = trainer.privacy_.details
     assert details[COMPARED]["returned"] == "start"
     assert trainer.evaluate(TEST)["accuracy"] > 0.9
-    learned = make(warm_up=None, steps=60).fit(wrong, PUBLIC)
-    assert learned.evaluate((TEST[0], (TEST[1] + 1) % 3))["accuracy"] > 0.5
 
 
 def test_nothing_is_spent_or_read_where_private_records_weigh_less_than_public_ones() -> None:
@@ -208,3 +203,24 @@ def test_a_regressor_is_compared_with_its_start_too() -> None:
     model.fit(PRIVATE[0].numpy(), PRIVATE[0][:, 0].numpy(), x.numpy(), x[:, 0].numpy())
     found: Any = model.privacy_.details[COMPARED]
     assert model.privacy_.method == "auto" and list(found["gains"]) == ["scale 1"]
+
+
+class Half(torch.nn.Module):
+    """Scores in bfloat16, from a norm over groups of columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rows = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GroupNorm(2, 8), torch.nn.ReLU())
+        self.net = torch.nn.Sequential(rows, torch.nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores: Tensor = self.net(x)
+        return scores
+
+
+def test_scores_in_bfloat16_and_group_norms_of_rows_are_fine() -> None:
+    """The first ended in a TypeError after the fit."""
+    trainer = make(Half()).fit(PRIVATE, PUBLIC)
+    assert trainer.history_[0]["route"] == "layers" and COMPARED in trainer.privacy_.details
+    assert trainer.evaluate(TEST)["accuracy"] > 0.5 and len(trainer.predict(TEST[0])) == 400

@@ -312,7 +312,6 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "a number as loading": ({"loading": 3}, "loading must be a Loading"),
     "a number as checkpoints": ({"checkpoints": 3}, "checkpoints must be a Checkpoints"),
     "a number as warm_up": ({"warm_up": 3}, "warm_up must be a PublicTraining"),
-    "no validation": ({"validation": None}, "validation is a dataset"),
 }  # fmt: skip
 
 

@@ -69,14 +69,17 @@ def test_a_method_without_settings_takes_the_plan_of_auto() -> None:
     private = blobs(3000, 1)
     options = {"expected_batch_size": None, "steps": None, "validation": 0.0}
     alone = make(**options).fit(private).privacy_
-    for method, share in ((dp_sgd(), 1), (coupling(), 2 / 3)):  # beside public gradients steps are shorter
+    for method in (dp_sgd(), coupling()):
         named = make(method=method, **options).fit(private, PUBLIC)
         assert {name: named.privacy_.details[name] for name in ("steps", "expected_batch_size")} == {
             "steps": alone.details["steps"],
             "expected_batch_size": 512,
         }
-        assert named.privacy_.details["step_size"] == pytest.approx(share * float(alone.details["step_size"]))
-        assert named.privacy_.epsilon == alone.epsilon and len(named.history_) == alone.details["steps"]
+        assert named.privacy_.details["step_size"] == alone.details["step_size"]
+        assert (
+            named.privacy_.epsilon == pytest.approx(alone.epsilon, rel=1e-3)
+            and len(named.history_) == alone.details["steps"]
+        )
 
 
 def test_what_a_method_or_the_user_says_is_kept() -> None:
@@ -104,11 +107,15 @@ def test_steps_that_are_left_open_become_shorter(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.optim.SGD, "step", heard)
     chosen = make(method="dp_sgd", steps=None).fit(PRIVATE).privacy_.details
     first, steps = chosen["step_size"], chosen["steps"]
-    assert len(rates) == steps and rates[: steps // 2] == [first] * (steps // 2)
-    assert rates[-1] == pytest.approx(first * 2 / steps) and sorted(rates, reverse=True) == rates
+    assert len(rates) == steps and rates[0] == first and sorted(rates, reverse=True) == rates
+    assert rates[steps // 2] == pytest.approx(first / 2, rel=0.1) and rates[-1] < 0.01 * first
     rates.clear()
     first = make(method="dp_sgd", steps=4).fit(PRIVATE).privacy_.details["step_size"]
-    assert rates == [first, first, first, first / 2]  # a number of steps that is given changes nothing
+    assert rates[:3] == [
+        first,
+        pytest.approx(0.854 * first, rel=1e-3),
+        pytest.approx(first / 2),
+    ]  # given or not
     rates.clear()
     assert "step_size" not in make(method=dp_sgd(step_size=0.1), steps=3).fit(PRIVATE).privacy_.details
     assert rates == [0.1] * 3

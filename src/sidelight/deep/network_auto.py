@@ -6,9 +6,9 @@
     steps        SGD with momentum; the step size is as long as the noise allows and falls along a cosine
     comparison   private records say whether the result is better than its start (deep/paid_choice.py)
 
-No step is taken, and no budget spent, if the private records could not even tell that they helped and weigh
-less than the public ones: n·μ < n_public, with μ that of Gaussian differential privacy. Settings that the
-user gave are kept. Checkpoints hold the choice: a resumed run does not choose again.
+No step is taken, and no budget spent, where the noise would hide what private records say in a comparison,
+and they weigh less than the public ones: n·μ < n_public, with μ that of Gaussian differential privacy.
+Settings that the user gave are kept. Checkpoints hold the choice: a resumed run does not choose again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Json
 from sidelight.deep.gradient_points import RealPlan, plan_for, step_size_for, use_of
+from sidelight.deep.paid_choice import too_coarse
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import NETWORK_LIMIT, OpenStart, PublicGradient, Warm
 from sidelight.methods.part_kinds import Setting
@@ -85,7 +86,8 @@ def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     problem.warm_up = replace(problem.warm_up, augment=problem.warm_up.augment or fit.trainer.public_augment)
     problem.pretrained(0.0)
     weight = plan.n * conversions.gdp_mu(plan.epsilon, plan.delta)
-    if weight < public:
+    blind = too_coarse(plan.n, epsilon=plan.epsilon, delta=plan.delta, relation=plan.relation)
+    if blind and weight < public:
         why = (
             f"under this noise {plan.n:,} private records weigh as much as {weight:.0f} public ones, and "
             f"there are {public:,}: no budget is spent"

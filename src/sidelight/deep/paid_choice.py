@@ -39,7 +39,7 @@ from sidelight.privacy.release import Account, BoundedSum, joined, release
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import are_classes
 
-__all__ = ["COMPARED", "PaidChoice", "SideBySide", "planned"]
+__all__ = ["COMPARED", "PaidChoice", "SideBySide", "planned", "too_coarse"]
 
 COMPARED = "compared_with_start"  # in details and histories
 SHARE = 0.03  # of μ²
@@ -140,13 +140,22 @@ def _place(both: SideBySide, model: nn.Module, start: Tensor, result: Tensor) ->
         network.load_state_dict(model.state_dict())
 
 
+def _multiplier(epsilon: float, delta: float) -> float:
+    return 1 / (math.sqrt(SHARE) * conversions.gdp_mu(epsilon, delta))
+
+
+def too_coarse(n: int, *, epsilon: float, delta: float, relation: Relation) -> bool:
+    """Whether the noise of a comparison would hide what n private records say."""
+    reach = CLIP * (1 if relation == "add-or-remove-one" else 2)
+    return _multiplier(epsilon, delta) * reach > _COARSEST * n
+
+
 def planned(
     problem: NetworkProblem, example: Batch | None, *, epsilon: float, delta: float, relation: Relation
 ) -> PaidChoice | str:
     """The release for this model and budget, or why there is none. Public things alone decide."""
-    z = 1 / (math.sqrt(SHARE) * conversions.gdp_mu(epsilon, delta))
-    reach = CLIP * (1 if relation == "add-or-remove-one" else 2)
-    if z * reach > _COARSEST * problem.n:
+    z = _multiplier(epsilon, delta)
+    if too_coarse(problem.n, epsilon=epsilon, delta=delta, relation=relation):
         return f"with n = {problem.n:,} and ε = {epsilon:g} its noise would hide what it compares"
     if problem.ranks is not None:
         return "several ranks take part"
