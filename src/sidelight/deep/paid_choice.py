@@ -178,8 +178,8 @@ def _tried(problem: NetworkProblem, example: Batch, z: float) -> PaidChoice | st
     scales = SCALES if are_classes(outputs, example[1]) and scales_scores(model, example) else (1.0,)
     both = SideBySide(copy.deepcopy(model), copy.deepcopy(model), len(scales)).eval()
     oracle = NetworkOracle(
-        both, differences(loss, scales), example=example, pass_size=problem.oracle.pass_size,
-        largest_pass=problem.oracle.largest_pass, draw_seed=problem.oracle.draw_seed,
+        both, differences(loss, scales), example=example, expected=float(min(_CHUNK, problem.n)),
+        draw_seed=problem.oracle.draw_seed,
     )  # fmt: skip
     start = read(model)
     _place(both, model, start, start)
