@@ -5,8 +5,8 @@ One Gaussian release after the last step, inside the plan and the charge:
     Σ_i clip_C( ℓ_i(start) − ℓ_i(s₁z), …, ℓ_i(start) − ℓ_i(s_J z) )      z: the scores of the trained network
 
 The largest noisy mean names the scale: clipping makes a network too sure of itself, and one number in its
-last layer mends that. If even the largest is below 0 by more than twice its noise, the start is returned, so
-that public records alone are the least a run may end with. Records that were trained on may judge: the run is
+last layer mends that. If even the largest is below 0 the start is returned, so that public records alone are
+the least a run may end with, but for noise. Records that were trained on may judge: the run is
 private, which bounds how much they flatter it.
 
 The vector is a gradient. `SideBySide` puts ones through a layer with J weights a_j, and the loss is
@@ -47,7 +47,6 @@ CLIP = 3.0  # the longest vector of differences
 SCALES = (0.16, 0.25, 0.4, 0.63, 1.0)
 _LIMIT = 2.0  # of one difference: a few sure and wrong guesses would decide about the scale of all
 _COARSEST = 0.02  # a mean difference of losses that is known less well than that is not worth its price
-_DOUBTED = 2.0  # standard deviations of the noise by which the start has to be better
 _CHUNK = 4096  # records that are fetched together
 _LARGEST = 50_000_000  # parameters and buffers: there are two copies of the network for a while
 
@@ -125,7 +124,7 @@ class PaidChoice:
         gains = np.asarray(torch.as_tensor(noisy).cpu(), dtype=np.float64) / problem.n
         best, error = int(gains.argmax()), std / problem.n
         shown = {f"scale {scale:g}": float(gain) for scale, gain in zip(self.scales, gains, strict=True)}
-        kept = bool(gains[best] > -_DOUBTED * error)
+        kept = bool(gains[best] > 0)
         return {
             "gains": shown,
             "error": error, "returned": "private" if kept else "start",
