@@ -15,7 +15,7 @@ from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.problems import public_training  # noqa: E402
 from sidelight.problems.datasets import Records  # noqa: E402
 from sidelight.problems.network_public import HeldOut, Score  # noqa: E402
-from sidelight.problems.public_training import Setting, plain_steps, train_well  # noqa: E402
+from sidelight.problems.public_training import CycleSetting, plain_steps, train_well  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)
@@ -86,24 +86,24 @@ def test_no_record_judges_a_network_that_was_trained_on_it(monkeypatch: pytest.M
 
     monkeypatch.setattr(public_training, "plain_steps", steps)
     monkeypatch.setattr(HeldOut, "score", score)
-    assert race(everything()).won() == Setting() and len(seen) > 3
+    assert race(everything()).won() == CycleSetting() and len(seen) > 3
 
 
 def test_a_setting_is_replaced_where_another_is_better_by_more_than_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def won(gain: float) -> Setting:
+    def won(gain: float) -> CycleSetting:
         made = race(everything())
 
-        def run(setting: Setting) -> None:
+        def run(setting: CycleSetting) -> None:
             done = made.found.setdefault(setting, [])
-            spread = torch.tensor([1.0, -1.0]).repeat(50).double() * (setting != Setting())
+            spread = torch.tensor([1.0, -1.0]).repeat(50).double() * (setting != CycleSetting())
             done.append((2 - gain * (setting.epochs == 10) + spread).numpy())
 
         monkeypatch.setattr(made, "_run", run)
         return made.won()
 
-    assert won(1.0).epochs == 10 and won(0.01) == Setting()
+    assert won(1.0).epochs == 10 and won(0.01) == CycleSetting()
 
 
 def test_time_ends_the_choice_and_not_the_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ _RISE = 0.2  # of the steps, until the step size is longest
 
 
 @dataclass(frozen=True)
-class Setting:
+class CycleSetting:
     """How AdamW is run: the first guess, and what else is tried."""
 
     step_size: float = 2e-3
@@ -63,7 +63,7 @@ class Setting:
     weight_decay: float = 0.05
     label_smoothing: float = 0.05  # of cross-entropy
 
-    def others(self) -> tuple[tuple[Setting, ...], ...]:
+    def others(self) -> tuple[tuple[CycleSetting, ...], ...]:
         """Settings that differ in one thing, thing by thing."""
         return (
             (replace(self, step_size=4 * self.step_size), replace(self, step_size=self.step_size / 4)),
@@ -102,7 +102,7 @@ class PublicTraining:
         if (self.steps is not None and self.steps < 0) or self.batch_size < 1:
             raise InputError("public training needs steps of at least 0 and batch_size of at least 1")
 
-    def steps_for(self, size: int, epochs: int = Setting.epochs) -> int:
+    def steps_for(self, size: int, epochs: int = CycleSetting.epochs) -> int:
         """T for so many public records."""
         if self.steps is not None:
             return self.steps
@@ -118,7 +118,7 @@ class PublicTraining:
             return self.optimizer(trainable(model))
         return torch.optim.SGD(trainable(model), lr=0.1, momentum=0.9)
 
-    def set_to(self, setting: Setting, size: int) -> PublicTraining:
+    def set_to(self, setting: CycleSetting, size: int) -> PublicTraining:
         """With everything that is left out as this setting has it."""
         steps = self.steps_for(size, setting.epochs)
         fixed = replace(self, steps=steps, batch_size=self._batch_for(size))
@@ -241,12 +241,12 @@ class _Race:
         self.oracle, self.records, self.how, self.seed, self.pull = oracle, records, how, seed, pull
         order = np.random.default_rng([seed, 2**42]).permutation(len(records))
         self.folds: list[NDArray[np.int64]] = [np.sort(part) for part in np.array_split(order, _FOLDS)]
-        self.start, self.found = read(oracle.model), dict[Setting, list[Floats]]()
+        self.start, self.found = read(oracle.model), dict[CycleSetting, list[Floats]]()
         self.ends = math.inf
 
-    def won(self) -> Setting:
+    def won(self) -> CycleSetting:
         """The setting to train with; the model is left as it was."""
-        best = Setting()
+        best = CycleSetting()
         if len(self.records) < _FEWEST:
             return best
         began = time.process_time()
@@ -260,7 +260,7 @@ class _Race:
                     break
         return best
 
-    def start_beats(self, best: Setting) -> bool:
+    def start_beats(self, best: CycleSetting) -> bool:
         """Whether the network as it is does better on the folds than after training on the others."""
         folds = len(self.found.get(best, []))
         if not folds:
@@ -269,11 +269,11 @@ class _Race:
         gain, error = Score(np.concatenate(scored)).gain_over(self._score(best, folds))
         return gain > error
 
-    def _in_question(self, other: Setting) -> bool:
+    def _in_question(self, other: CycleSetting) -> bool:
         """Whether the setting differs in something that the user has not fixed."""
-        return self.how.optimizer is None or other == replace(Setting(), epochs=other.epochs)
+        return self.how.optimizer is None or other == replace(CycleSetting(), epochs=other.epochs)
 
-    def _beats(self, other: Setting, best: Setting) -> bool:
+    def _beats(self, other: CycleSetting, best: CycleSetting) -> bool:
         """Whether it is better by more than a standard error on the folds that there is time for."""
         gain, error = 0.0, 0.0
         for fold in range(1, _FOLDS + 1):
@@ -287,10 +287,10 @@ class _Race:
                 break
         return gain > error
 
-    def _score(self, setting: Setting, folds: int) -> Score:
+    def _score(self, setting: CycleSetting, folds: int) -> Score:
         return Score(np.concatenate(self.found[setting][:folds]))
 
-    def _run(self, setting: Setting) -> None:
+    def _run(self, setting: CycleSetting) -> None:
         """Train on all folds but the next, and score that."""
         done = self.found.setdefault(setting, [])
         out = self.folds[len(done)]
