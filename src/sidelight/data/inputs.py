@@ -202,7 +202,9 @@ def _record(record: object) -> Floats:
     """The numbers of one record, in its own shape."""
     if isinstance(record, np.ndarray) and record.dtype.kind in _NUMBERS:
         return _floats(record)
-    found = np.asarray(record, dtype=object)
+    found: Array | None = guarded(lambda one: np.asarray(one, dtype=object), record, None)
+    if found is None:  # a value of it has values of its own
+        found = np.array([*map(_number, record)])  # type: ignore[call-overload]
     return _numbers(found.ravel().tolist(), found.shape)
 
 
