@@ -44,7 +44,7 @@ from sidelight.oracles.network.gradient_check import (
     vmap_is_right,
 )
 from sidelight.oracles.network.layers import problem, settled_norms
-from sidelight.oracles.network.observe import OperationWatch, OtherDraws, observed
+from sidelight.oracles.network.observe import EqualDraws, OperationWatch, OtherDraws, observed
 from sidelight.oracles.network.routes import Capture, Wiring, gradients_of
 from sidelight.oracles.network.silence import silent
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, without_gradients
@@ -354,14 +354,16 @@ def _stays_in_place(trial: ModelTrial) -> bool:
 
 
 def _draws_apart(trial: ModelTrial) -> bool:
-    """Whether a row does not depend on the random numbers that were drawn for others."""
+    """Whether a row does not depend on the random numbers that were drawn for others, nor on its place."""
     before = trial.seeded(trial.whole)
     for changed, _ in other_rows(trial.whole):
         with OtherDraws(changed):
             after = trial.seeded(trial.whole)
         if before is None or after is None or not _close(trial, after[~changed], before[~changed]):
             return False
-    return True
+    with EqualDraws(trial.count):
+        here, further = trial.seeded(trial.whole), trial.seeded(_shifted(trial.whole))
+    return here is not None and further is not None and _close(trial, further, here.roll(1))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -397,7 +399,9 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"
     if seen.draws and not _draws_apart(replace(trial, route=route)):
-        return "random numbers of one record are given to others"
+        return "random numbers of one record are given to others, or its place in the batch matters"
+    if seen.along != other.along:
+        return "it sorts records, or adds up along them"
     if not _same_names(seen.operands, other.operands):
         return "what it does depends on the number of records"
     if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):

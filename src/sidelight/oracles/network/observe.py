@@ -9,6 +9,8 @@ operation, so `OperationWatch` sees it whatever the rows:
                 from weights, buffers and random numbers, which another pass may see otherwise
     operands    how many numbers of records go into each operation: a maximum over the batch is one number,
                 however many records there are, and joins them even where it changes nothing for trial rows
+    along       operations that go along a dimension and keep its length (a sort, a cumulative sum), and that
+                length: if it grows with the records, they are moved or joined, be it not yet in the trial
     draws       random operations, and how many numbers they draw
     reseeded    random numbers were drawn from a state that the draws before do not explain
 
@@ -19,6 +21,7 @@ the same shape then performs the operations of the trial, which is why a trial s
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -31,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sidelight.oracles.network.batches import tensors
 
-__all__ = ["OperationWatch", "OtherDraws", "observed"]
+__all__ = ["EqualDraws", "OperationWatch", "OtherDraws", "observed"]
 
 # They look at the form of a tensor, and not at its values.
 _FORM_ONLY = frozenset((
@@ -43,6 +46,11 @@ _INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "
 _TOTALS = frozenset(("nll_loss_backward", "nll_loss2d_backward"))  # their sum of weights, of one loss
 # They keep each record apart, in memory whose size follows from the longest target.
 _BY_RECORD = frozenset(("_ctc_loss", "_ctc_loss_backward"))
+# They read all of a dimension, and what comes out is as long.
+_ALONG = frozenset((
+    "sort", "argsort", "topk", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax",
+    "_log_softmax",
+))  # fmt: skip
 # Ways from a tensor to Python that perform no operation.
 _EXITS = frozenset((
     "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "apply_", "map_",
@@ -107,6 +115,15 @@ class _Call:
             return bool(masks) and (not isinstance(values, Tensor) or values.numel() > 1)
         return self.name not in _BY_RECORD and any(tag in self.func.tags for tag in _DEPENDENT)
 
+    def length(self) -> int:
+        """How long the dimension is that the operation goes along."""
+        place, default = next(
+            (i, one.default_value) for i, one in enumerate(self.func._schema.arguments) if one.name == "dim"
+        )
+        dim = self.args[place] if place < len(self.args) else self.kwargs.get("dim", default)
+        x = self.inputs[0]
+        return x.shape[dim] if x.dim() and isinstance(dim, int) else x.numel()
+
 
 class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes what a pass does with the values of `records`."""
@@ -115,6 +132,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.operands: list[tuple[str, int]] = []
+        self.along: list[tuple[str, int]] = []
         self.forward = 0  # how many operands the forward pass has; the others are of the way back
         self.draws: list[tuple[str, int]] = []
         self.own_generator = self.reseeded = False
@@ -152,6 +170,8 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.private:
             counted = (x.numel() for x in call.inputs if x in self.records)
             total = call.name in _TOTALS
+            if call.name in _ALONG:
+                self.along.append((call.name, call.length()))
             if call.name not in _BY_RECORD:
                 self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
 
@@ -205,13 +225,41 @@ class OtherDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _mixed(self, one: Tensor, other: Tensor) -> Tensor:
         """Numbers of rows by the dimension that has one entry, or several, for each."""
-        count = len(self._rows)
-        exact = [dim for dim, length in enumerate(one.shape) if length == count]
-        longer = [dim for dim, length in enumerate(one.shape) if length and length % count == 0]
-        for dim in (*exact, *longer):
-            rows = self._rows.to(one.device).repeat_interleave(one.shape[dim] // count)
-            return torch.where(rows.view(-1, *[1] * (one.dim() - dim - 1)), other, one)
-        return one
+        dim = _row_dimension(one, len(self._rows))
+        if dim is None:
+            return one
+        rows = self._rows.to(one.device).repeat_interleave(one.shape[dim] // len(self._rows))
+        return torch.where(rows.view(-1, *[1] * (one.dim() - dim - 1)), other, one)
+
+
+class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Every row draws the same random numbers: those of the first."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._count = count
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        output = func(*args, **(kwargs or {}))
+        for x in _tensors(output) if _draws(func, args, kwargs or {}) else []:
+            if (dim := _row_dimension(x, self._count)) is not None:
+                each = x.shape[dim] // self._count
+                places = torch.arange(x.shape[dim], device=x.device) % each
+                x.copy_(x.index_select(dim, places))
+        return output
+
+
+def _row_dimension(x: Tensor, count: int) -> int | None:
+    """The dimension that has one entry, or several, for each row."""
+    exact = (dim for dim, length in enumerate(x.shape) if length == count)
+    longer = (dim for dim, length in enumerate(x.shape) if length and length % count == 0)
+    return next(itertools.chain(exact, longer), None)
 
 
 def _draws(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:

@@ -5,6 +5,7 @@ A content is noted one level deep: what it holds has a snapshot of its own (stat
 
 from __future__ import annotations
 
+import array
 import copyreg
 import functools
 import io
@@ -154,6 +155,11 @@ def _fill(owner: Any, content: Any) -> None:
     (owner.extend if isinstance(owner, list | deque) else owner.update)(content)
 
 
+def _fill_bytes(owner: Any, content: Any) -> None:
+    del owner[:]
+    (owner.extend if isinstance(owner, bytearray) else owner.frombytes)(content)
+
+
 def _fill_array(owner: Any, content: Any) -> None:
     if owner.shape != content.shape:
         owner.resize(content.shape, refcheck=False)
@@ -202,6 +208,8 @@ _KINDS: tuple[tuple[Any, Read, Write], ...] = (
     (list, list, _fill),
     (deque, list, _fill),
     (set, set, _fill),
+    (bytearray, bytes, _fill_bytes),
+    (array.array, array.array.tobytes, _fill_bytes),
     (np.ndarray, np.copy, _fill_array),
     (io.IOBase, _position, lambda one, then: one.closed or then is None or one.seek(then)),
     (random.Random, lambda one: pickle.dumps(one.getstate()), lambda one, x: one.setstate(pickle.loads(x))),

@@ -24,6 +24,7 @@ import operator
 import pathlib
 import random
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -143,7 +144,7 @@ class _Search:
             return self._data and one.numel() > _DATA
         if isinstance(one, type):
             return _is_library(_module_of(one))
-        if isinstance(one, types.FunctionType | nn.Module):
+        if isinstance(one, types.FunctionType | nn.Module | threading.local):
             return False
         module = type(one).__module__
         if module.startswith("sidelight."):  # a run's accounts and noise must never be put back

@@ -85,9 +85,10 @@ class ModelTrial:
         return row_count(self.whole)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Of a copy, since a model may write into its input."""
+        """Of a copy, since a model may write into its input, and a loss into its targets."""
+        inputs, targets = copied(batch)
         with self.route.branching():
-            return self.loss(call(self.model, copied(batch)[0]), batch[1])
+            return self.loss(call(self.model, inputs), targets)
 
     def one_a_row(self, batch: Batch) -> Tensor | None:
         """One loss per row (float64, on the CPU); None if that is not what comes."""
