@@ -249,6 +249,7 @@ def test_masked_values_are_missing() -> None:
     gap = X.copy()
     gap[4, 0] = np.nan
     assert state(classifier().fit(masked, Y)) == state(classifier().fit(gap, Y))
+    np.testing.assert_array_equal(private_table(list(masked)), gap)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -200,6 +200,8 @@ _UNREADABLE = np.array(np.nan)
 
 def _record(record: object) -> Floats:
     """The numbers of one record, in its own shape."""
+    if isinstance(record, np.ma.MaskedArray):
+        record = np.ma.filled(record.astype(object), None)
     if isinstance(record, np.ndarray) and record.dtype.kind in _NUMBERS:
         return _floats(record)
     found: Array | None = guarded(lambda one: np.asarray(one, dtype=object), record, None)
