@@ -43,6 +43,12 @@ def _trimmed(z: Tensor, y: Tensor) -> Tensor:
     return losses * ((rank < len(losses) // 2) | (losses < 4))
 
 
+def _from_before(m: Any, x: Tensor) -> Tensor:
+    """Takes the numbers of the row before, where its own are larger than any of trial rows."""
+    hidden = m.a(x).tanh()
+    return m.b(m.middle(torch.where(x[:, :1] > 10, hidden.roll(1, 0), hidden)).tanh())
+
+
 def _by_place(m: Any, x: Tensor) -> Tensor:
     """Weights by place, in training only, beside draws that are none of a dropout layer's."""
     hidden = functional.dropout(m.a(x).tanh(), 1e-9, m.training)
@@ -57,7 +63,14 @@ def _oracle(run: Any, loss: Any = entropy) -> NetworkOracle:
 
 
 @pytest.mark.parametrize(
-    ("run", "loss"), [(_sorted, entropy), (_full, entropy), (_plain, _trimmed), (_by_place, entropy)]
+    ("run", "loss"),
+    [
+        (_sorted, entropy),
+        (_full, entropy),
+        (_from_before, entropy),
+        (_plain, _trimmed),
+        (_by_place, entropy),
+    ],
 )
 def test_a_record_adds_what_it_adds_alone(run: Any, loss: Any) -> None:
     x, y = labeled(12)
@@ -90,6 +103,9 @@ def test_a_loss_may_write_into_its_targets() -> None:
     oracle.check((x, y + 1))
     want = _total(_oracle(_plain), x, y)
     torch.testing.assert_close(_total(oracle, x, y + 1), want, rtol=1e-4, atol=1e-6)
+    public = y + 1
+    oracle.mean_gradient((x, public))
+    assert torch.equal(public, y + 1)
 
 
 def _total(oracle: NetworkOracle, x: Tensor, y: Tensor) -> Tensor:

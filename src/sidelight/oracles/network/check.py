@@ -401,7 +401,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
     if seen.draws and not _draws_apart(replace(trial, route=route)):
         return "random numbers of one record are given to others, or its place in the batch matters"
     if seen.along != other.along:
-        return "it sorts records, or adds up along them"
+        return "it sorts or moves records, or adds up along them"
     if not _same_names(seen.operands, other.operands):
         return "what it does depends on the number of records"
     if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):

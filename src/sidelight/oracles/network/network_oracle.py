@@ -375,7 +375,7 @@ class NetworkOracle:
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
         with torch.enable_grad():
-            losses = self._losses(take(batch, slice(None)))
+            losses = self._losses(copied(batch))  # which the model or the loss may write into
             parameters = self.parameters
             dtype = working(*(p.dtype for p in parameters))
             if not len(losses):

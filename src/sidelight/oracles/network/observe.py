@@ -49,7 +49,7 @@ _BY_RECORD = frozenset(("_ctc_loss", "_ctc_loss_backward"))
 # They read all of a dimension, and what comes out is as long.
 _ALONG = frozenset((
     "sort", "argsort", "topk", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "_softmax",
-    "_log_softmax",
+    "_log_softmax", "flip", "roll", "gather", "index_select",
 ))  # fmt: skip
 # Ways from a tensor to Python that perform no operation.
 _EXITS = frozenset((
@@ -115,14 +115,15 @@ class _Call:
             return bool(masks) and (not isinstance(values, Tensor) or values.numel() > 1)
         return self.name not in _BY_RECORD and any(tag in self.func.tags for tag in _DEPENDENT)
 
-    def length(self) -> int:
-        """How long the dimension is that the operation goes along."""
-        place, default = next(
-            (i, one.default_value) for i, one in enumerate(self.func._schema.arguments) if one.name == "dim"
+    def lengths(self) -> list[int]:
+        """How long the dimensions are that the operation goes along."""
+        arguments = enumerate(self.func._schema.arguments)
+        place, name, default = next(
+            (i, one.name, one.default_value) for i, one in arguments if one.name in ("dim", "dims")
         )
-        dim = self.args[place] if place < len(self.args) else self.kwargs.get("dim", default)
-        x = self.inputs[0]
-        return x.shape[dim] if x.dim() and isinstance(dim, int) else x.numel()
+        given = self.args[place] if place < len(self.args) else self.kwargs.get(name, default)
+        x, dims = self.inputs[0], given if isinstance(given, list | tuple) else [given]
+        return [x.shape[dim] for dim in dims if isinstance(dim, int)] if x.dim() and dims else [x.numel()]
 
 
 class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -132,7 +133,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.decisions: list[str] = []
         self.operands: list[tuple[str, int]] = []
-        self.along: list[tuple[str, int]] = []
+        self.along: list[tuple[str, list[int]]] = []
         self.forward = 0  # how many operands the forward pass has; the others are of the way back
         self.draws: list[tuple[str, int]] = []
         self.own_generator = self.reseeded = False
@@ -171,7 +172,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counted = (x.numel() for x in call.inputs if x in self.records)
             total = call.name in _TOTALS
             if call.name in _ALONG:
-                self.along.append((call.name, call.length()))
+                self.along.append((call.name, call.lengths()))
             if call.name not in _BY_RECORD:
                 self.operands.extend((call.name, size) for size in counted if size > 1 or not total)
 
