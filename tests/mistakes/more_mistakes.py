@@ -170,6 +170,12 @@ mistake(
 )
 
 mistake(DRAWS, "features permuted by NumPy", between(lambda m, h: h[:, np.random.permutation(8)]), OTHER)
+mistake(
+    DRAWS,
+    "a generator of NumPy made in forward",
+    between(lambda m, h: h * float(np.random.default_rng().random())),
+    OTHER,
+)
 mistake(DRAWS, "a layer chosen by Python", between(lambda m, h: random.choice([h.tanh, h.relu])()), OTHER)
 mistake(
     DRAWS,

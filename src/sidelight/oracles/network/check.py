@@ -309,6 +309,9 @@ def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
     seen = _watched(trial, batch, None)
     if seen.own_generator or _outside() != outside:
         return _OTHER_RANDOMNESS
+    first, again = trial.seeded(batch), trial.seeded(batch)
+    if first is not None and again is not None and not _close(trial, again, first):
+        return _OTHER_RANDOMNESS  # of a generator that it makes anew
     return f"{_RESEEDED}. Draw from it as it is" if seen.reseeded else MIXED
 
 

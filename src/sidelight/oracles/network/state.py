@@ -14,6 +14,7 @@ is an assumption, which statements list.
 
 from __future__ import annotations
 
+import array
 import collections.abc
 import dis
 import functools
@@ -142,6 +143,8 @@ class _Search:
             return isinstance(one, np.memmap) or (self._data and one.nbytes > _DATA)
         if isinstance(one, Tensor):
             return self._data and one.numel() > _DATA
+        if isinstance(one, bytearray | array.array):
+            return self._data
         if isinstance(one, type):
             return _is_library(_module_of(one))
         if isinstance(one, types.FunctionType | nn.Module | threading.local):
