@@ -254,8 +254,8 @@ _HEADING = """# A whole private step
 
 `python -m benchmarks.step`: {about}.
 
-A step samples its batch, takes the clipped gradients, adds noise and moves SGD with momentum. Methods took turns in
-one process, on one thread; times are processor time. Plain steps have batches of a fixed size, private ones as many
+A step samples its batch, takes the clipped gradients, adds noise and moves SGD with momentum. The methods of a
+model took turns in one process, on one thread; times are processor time. Plain steps have batches of a fixed size, private ones as many
 records as are drawn. Memory is the peak of a step above the idle model and its data. Opacus refuses tied weights and
 `nn.LSTM`: it runs two tables in place of one, and its own DPLSTM. Its noise comes from PyTorch's generator. sidelight
 examines a model at the first step, which is why that takes longer; it looks at it again at the second, fourth, eighth,

@@ -150,7 +150,8 @@ class NetworkOracle:
     ) -> None:
         self.model, self.loss = model, as_errors(loss)
         self.pass_size, self.expected, self.draw_seed = pass_size, expected, draw_seed
-        self._example = example
+        # Copied now: a collate may hand out views of a buffer that it fills again.
+        self._public_rows = None if example is None else distinct_rows(example)
         self._kept: dict[tuple[Hashable, ...], tuple[float, int]] = {}  # see _kept_for_a_row, by form
         self._fills: dict[tuple[Hashable, ...], Batch] = {}  # rows to fill passes up with, by form
         # With the generation of the state that a route was found under.
@@ -510,7 +511,7 @@ class NetworkOracle:
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
-        rows = None if self._example is None else distinct_rows(self._example)
+        rows = self._public_rows
         if rows is None or _form(rows) != _form(batch):
             return placeholder_rows(batch, 4)  # equal rows would hide that they are mixed
         same: Batch = tree_unflatten(tree_leaves(rows), tree_structure(batch))  # a list may be a tuple there
