@@ -395,8 +395,8 @@ def test_networks_take_hostile_records_for_null_ones() -> None:
     def fit(kind: Any, outputs: int, table: Any, targets: Any, **options: Any) -> Any:
         torch.manual_seed(0)
         net = kind(
-            torch.nn.Linear(P, outputs), delta=1e-5, steps=2, epochs=None, expected_batch_size=None,
-            random_state=7, **options,
+            torch.nn.Linear(P, outputs), epsilon=1.0, delta=1e-5, steps=2, epochs=None,
+            expected_batch_size=None, random_state=7, **options,
         )  # fmt: skip
         return [one.tolist() for one in net.fit(table, targets).model_.parameters()]
 
