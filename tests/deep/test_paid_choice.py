@@ -13,10 +13,18 @@ from torch import Tensor, nn  # noqa: E402
 from torch.utils.data import TensorDataset  # noqa: E402
 
 from sidelight.deep import Loading, PublicTraining, Trainer, paid_choice  # noqa: E402
-from sidelight.deep.paid_choice import CLIP, COMPARED, SCALES, PaidChoice, planned  # noqa: E402
+from sidelight.deep.paid_choice import (  # noqa: E402
+    CLIP,
+    COMPARED,
+    SCALES,
+    START_SCALES,
+    PaidChoice,
+    planned,
+)
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
+from sidelight.privacy.noise import Noise  # noqa: E402
 from sidelight.privacy.release import share_of  # noqa: E402
 from sidelight.problems.network import NetworkProblem  # noqa: E402
 
@@ -64,7 +72,7 @@ def furthest() -> float:
 
 def test_a_record_moves_the_vector_at_most_by_its_sensitivity() -> None:
     base, sensitivity = asked(PRIVATE)
-    assert sensitivity == CLIP and base.shape == (len(SCALES),) and base.norm() > CLIP
+    assert sensitivity == CLIP and base.shape == (len(SCALES) + len(START_SCALES),) and base.norm() > CLIP
     assert 0.1 < furthest() <= 1 + 1e-5
 
 
@@ -90,7 +98,8 @@ def test_the_sum_is_of_differences_of_losses() -> None:
         for parameter in after.parameters():
             parameter *= 1.05
         first = loss(model(PRIVATE[0]), PRIVATE[1])
-        gains = torch.stack([first - loss(s * after(PRIVATE[0]), PRIVATE[1]) for s in SCALES], dim=1)
+        scores = [s * after(PRIVATE[0]) for s in SCALES] + [s * model(PRIVATE[0]) for s in START_SCALES]
+        gains = torch.stack([first - loss(one, PRIVATE[1]) for one in scores], dim=1)
         gains = gains.clamp(-2, 2)
         short = (CLIP / gains.norm(dim=1).clamp(min=CLIP))[:, None]
     assert torch.allclose(found.float(), (gains * short).sum(0), rtol=1e-3, atol=1e-3)
@@ -121,6 +130,33 @@ def test_the_last_layer_is_scaled_as_private_records_prefer() -> None:
     found: Any = trainer.privacy_.details[COMPARED]
     assert found["scale"] < 1 and found["returned"] == "private"
     assert any("last layer times" in note for note in trainer.privacy_.details["notes"])  # type: ignore[attr-defined]
+
+
+class Free:
+    """An account that admits everything."""
+
+    def charge(self, event: events.Event) -> None: ...
+
+
+def test_a_start_that_is_not_sure_enough_loses_by_nothing_but_its_scale() -> None:
+    """The start is right and smoothed; a worse network that is surer must not be returned for that."""
+    right, worse = mlp(), mlp()
+    with torch.no_grad():
+        fitted = (
+            make(right, warm_up=PublicTraining(steps=200), steps=2, epsilon=8).fit(PRIVATE, PUBLIC).model_
+        )
+        worse.load_state_dict(fitted.state_dict())
+        right.load_state_dict(fitted.state_dict())
+        right[2].weight /= 4  # type: ignore[operator]
+        right[2].bias /= 4  # type: ignore[operator]
+        worse[2].bias += torch.tensor([3.0, 0.0, 0.0])[: len(worse[2].bias)]  # type: ignore[operator, arg-type]
+    choice = planned(problem(PRIVATE, right), PUBLIC, **HOW)
+    assert isinstance(choice, PaidChoice)
+    where = problem(PRIVATE, right)
+    found = choice.choose(
+        where, vector(right), vector(worse), relation="add-or-remove-one", account=Free(), noise=Noise(1)
+    )
+    assert found["returned"] == "start" and found["scale"] > 1 and found["gain"] < 0
 
 
 @pytest.mark.parametrize("why", ["noise", "outputs", "copies"])

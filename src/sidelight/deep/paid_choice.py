@@ -2,11 +2,12 @@
 
 One Gaussian release after the last step, inside the plan and the charge:
 
-    Σ_i clip_C( ℓ_i(start) − ℓ_i(s₁z), …, ℓ_i(start) − ℓ_i(s_J z) )      z: the scores of the trained network
+    Σ_i clip_C( ℓ_i(z₀) − ℓ_i(s₁z), …, ℓ_i(z₀) − ℓ_i(t₁z₀), … )     z, z₀: scores of result and start
 
-The largest noisy mean names the scale: clipping makes a network too sure of itself, and one number in its
-last layer mends that. If even the largest is below 0 the start is returned, so that public records alone are
-the least a run may end with, but for noise. Records that were trained on may judge: the run is
+The largest noisy mean names the network and its scale. Clipping makes a network too sure of itself, and a
+smoothed start is not sure enough; one number in the last layer mends either, so that neither wins by its
+scale alone. If no mean is above 0 the start is returned as it is: public records alone are the least a run
+may end with, but for noise. Records that were trained on may judge: the run is
 private, which bounds how much they flatter it.
 
 The vector is a gradient. `SideBySide` puts ones through a layer with J weights a_j, and the loss is
@@ -20,7 +21,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +45,8 @@ __all__ = ["COMPARED", "PaidChoice", "SideBySide", "planned", "too_coarse"]
 COMPARED = "compared_with_start"  # in details and histories
 SHARE = 0.03  # of μ²
 CLIP = 3.0  # the longest vector of differences
-SCALES = (0.16, 0.25, 0.4, 0.63, 1.0)
+SCALES = (0.16, 0.25, 0.4, 0.63, 1.0)  # of the trained network's scores,
+START_SCALES = (0.63, 1.6, 2.5)  # and of the start's
 _LIMIT = 2.0  # of one difference: a few sure and wrong guesses would decide about the scale of all
 _COARSEST = 0.02  # a mean difference of losses that is known less well than that is not worth its price
 _CHUNK = 4096  # records that are fetched together
@@ -65,13 +67,14 @@ class SideBySide(nn.Module):
         return before, after, self.weigh(ones[:, :, None])[:, :, 0]
 
 
-def differences(loss: Losses, scales: tuple[float, ...]) -> Losses:
+def differences(loss: Losses, scales: tuple[float, ...], starts: tuple[float, ...] = ()) -> Losses:
     """The loss of `SideBySide` whose gradient is the vector of differences."""
 
     def of(outputs: tuple[Tensor, Tensor, Tensor], targets: Any) -> Tensor:
         before, after, weights = outputs
         first = loss(before, targets)
-        gains = torch.stack([first - loss(_times(after, scale), targets) for scale in scales], dim=1)
+        tried = [*(_times(after, scale) for scale in scales), *(_times(before, scale) for scale in starts)]
+        gains = torch.stack([first - loss(scores, targets) for scores in tried], dim=1)
         return (weights * gains.clamp(-_LIMIT, _LIMIT)).sum(dim=1)
 
     return of
@@ -81,13 +84,20 @@ def _times(scores: Tensor, scale: float) -> Tensor:
     return scores if scale == 1.0 else scale * scores
 
 
+class Candidate(NamedTuple):
+    """A network that may be returned, and the scale of its last layer."""
+
+    network: Literal["private", "start"]
+    scale: float
+
+
 @dataclass(frozen=True)
 class PaidChoice:
     """One release that was planned, and what follows from it."""
 
     both: SideBySide
     oracle: NetworkOracle  # of the two networks
-    scales: tuple[float, ...]
+    candidates: tuple[Candidate, ...]
     multiplier: float
 
     @property
@@ -122,14 +132,21 @@ class PaidChoice:
         std = self.multiplier * total.sensitivity
         noisy = release(total, std=std, event=self.event, account=account, noise=noise).numpy()
         gains = np.asarray(torch.as_tensor(noisy).cpu(), dtype=np.float64) / problem.n
-        best, error = int(gains.argmax()), std / problem.n
-        shown = {f"scale {scale:g}": float(gain) for scale, gain in zip(self.scales, gains, strict=True)}
-        kept = bool(gains[best] > 0)
+        found = {one: float(gain) for one, gain in zip(self.candidates, gains, strict=True)}
+        found[_AS_IT_IS] = 0.0
+        best = max(found, key=lambda one: found[one])
         return {
-            "gains": shown,
-            "error": error, "returned": "private" if kept else "start",
-            "scale": self.scales[best] if kept else 1.0,
+            "gains": {f"{one.network}, scale {one.scale:g}": gain for one, gain in found.items()},
+            "gain": _best_of(found, "private") - _best_of(found, "start"),
+            "error": std / problem.n, "returned": best.network, "scale": best.scale,
         }  # fmt: skip
+
+
+_AS_IT_IS = Candidate("start", 1.0)
+
+
+def _best_of(gains: dict[Candidate, float], network: str) -> float:
+    return max(gain for one, gain in gains.items() if one.network == network)
 
 
 def _place(both: SideBySide, model: nn.Module, start: Tensor, result: Tensor) -> None:
@@ -174,24 +191,25 @@ def _tried(problem: NetworkProblem, example: Batch, z: float) -> PaidChoice | st
         outputs = call(model, example[0])
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or not outputs.dim():
         return "the model gives more than scores"
-    scales = SCALES if are_classes(outputs, example[1]) and scales_scores(model, example) else (1.0,)
-    both = SideBySide(copy.deepcopy(model), copy.deepcopy(model), len(scales)).eval()
+    scaled = are_classes(outputs, example[1]) and scales_scores(model, example)
+    scales, starts = (SCALES, START_SCALES) if scaled else ((1.0,), ())
+    candidates = tuple(Candidate("private", s) for s in scales) + tuple(Candidate("start", s) for s in starts)
+    both = SideBySide(copy.deepcopy(model), copy.deepcopy(model), len(candidates)).eval()
     oracle = NetworkOracle(
-        both, differences(loss, scales), example=example, expected=float(min(_CHUNK, problem.n)),
+        both, differences(loss, scales, starts), example=example, expected=float(min(_CHUNK, problem.n)),
         draw_seed=problem.oracle.draw_seed,
     )  # fmt: skip
     start = read(model)
     _place(both, model, start, start)
     oracle.check(example, micro_batch=problem.micro_batch, augmentations=problem.augmentations)
-    return PaidChoice(both, oracle, scales, z)
+    return PaidChoice(both, oracle, candidates, z)
 
 
 def told(found: Json) -> str:
     """A note on what was chosen."""
-    gain, error = max(found["gains"].values()), found["error"]
-    if found["returned"] == "start":
-        return (
-            f"the start was returned: private records saw the trained network {-gain:.3g} ± {error:.2g} worse"
-        )
+    gain, error = found["gain"], found["error"]
     last = f", with its last layer times {found['scale']:g}" if found["scale"] != 1.0 else ""
+    if found["returned"] == "start":
+        seen = f"private records saw the trained network {-gain:.3g} ± {error:.2g} worse"
+        return f"the start was returned{last}: {seen}"
     return f"private records saw the trained network{last} {gain:.3g} ± {error:.2g} better than its start"
