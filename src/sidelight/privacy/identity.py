@@ -13,7 +13,7 @@ of them are. So the types of a frame are not known, and what is not known is not
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -181,6 +181,7 @@ def _counted(number: int, what: str) -> str:
 # that cannot be read is hashed as such: an error would tell about a record.
 
 _PLAIN_KINDS = "biufcmMSU"  # kinds of arrays whose bytes are their values
+_MOST_INSIDE = 100_000  # values inside one value: one that holds itself would never end
 
 
 def digest_of(*data: object) -> bytes:
@@ -192,8 +193,7 @@ def digest_of(*data: object) -> bytes:
     hasher = _Hasher()
     for part in data:
         if isinstance(part, Iterator):
-            for value in part:
-                hasher.add(value)
+            hasher.add_records(part)
             hasher.tag("end of rows", b"")
         else:
             hasher.add(part)
@@ -211,6 +211,7 @@ class Streamed:
 class _Hasher:
     def __init__(self) -> None:
         self._sha = hashlib.sha256(b"sidelight digest 3")
+        self._depth = self._left = 0
 
     def digest(self) -> bytes:
         return self._sha.digest()
@@ -219,9 +220,19 @@ class _Hasher:
         self._sha.update(f"{name}:{len(content)}:".encode("utf-8", "surrogatepass"))
         self._sha.update(content)
 
+    def add_records(self, records: Iterator[object]) -> None:
+        self._depth = 1
+        for record in records:
+            self.add(record)
+        self._depth = 0
+
     def add(self, value: object) -> None:
-        if not guarded(self._add, value, False):  # a recursion without end too
+        if self._depth <= 1:  # a record, or a cell of a column
+            self._left = _MOST_INSIDE
+        self._depth += 1
+        if not guarded(self._add, value, False):
             self.tag("unreadable", b"")
+        self._depth -= 1
 
     def _add(self, value: object) -> bool:
         if isinstance(value, Streamed):
@@ -250,6 +261,7 @@ class _Hasher:
             for name, piece in block.items():
                 if name not in columns:
                     columns[name] = _Hasher()
+                    columns[name]._depth = 1
                     columns[name]._add_shape(piece.dtype, (table.records,))
                 columns[name]._add_items(piece)
         for name in sorted(columns):
@@ -276,8 +288,15 @@ class _Hasher:
             kind = array.dtype.newbyteorder("<")
             self._sha.update(np.ascontiguousarray(array, dtype=kind).reshape(-1).view(np.uint8).data)
             return
-        for value in array.ravel():
-            self.add(value)
+        self._add_inside(array.ravel())
+
+    def _add_inside(self, parts: Collection[object]) -> None:
+        if self._depth > 1:
+            self._left -= len(parts)
+            if self._left < 0:
+                raise OverflowError
+        for part in parts:
+            self.add(part)
 
     def _add_value(self, value: object) -> None:
         if value is None or isinstance(value, bool | int | float):
@@ -293,8 +312,7 @@ class _Hasher:
         elif isinstance(value, list | tuple | dict):
             inside = [part for item in value.items() for part in item] if isinstance(value, dict) else value
             self.tag("dict" if isinstance(value, dict) else "list", str(len(inside)).encode())
-            for part in inside:
-                self.add(part)
+            self._add_inside(inside)
         elif hasattr(value, "isoformat"):
             self.tag("time", str(value.isoformat()).encode())
         else:
