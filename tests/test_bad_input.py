@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "unknown assumption": (classify(assume_public=("labels",)), InputError, "may hold classes, bounds"),
     "assumption as text": (classify(assume_public="classes"), InputError, "'assume_public' parameter"),
     "seed of another kind": (classify(random_state=0.5), InputError, "'random_state' parameter"),
-    "dataset without ledger": (classify(dataset="people"), InputError, "pass ledger="),
+    "dataset without ledger": (classify(dataset="people"), InputError, "ledger"),
     "sparse around the middle": (
         classify(sp.csr_array(X), Y, center="middle"),
         InputError,

@@ -95,7 +95,7 @@ def test_help_teaches(run: Any) -> None:
         outcome = run(*command, "--help")
         assert outcome.code == 0
         assert f"sidelight {' '.join(command)}".strip() in outcome.out
-    assert "--sampling-probability 0.01" in run("--help").out
+    assert "account -q 0.01" in run("--help").out
 
 
 def test_no_command_shows_help_and_is_bad_usage(run: Any) -> None:

@@ -290,7 +290,7 @@ def test_history_tells_what_a_report_shows_and_nothing_private() -> None:
     assert {tuple(entry) for entry in plain} == {
         ("step", "spent", "noise_multiplier", "clip_norm", "noise_std")
     }
-    guided = make(method=dope_sgd(clip_norm=0.5), validation=0.0, public_batch_size=60)
+    guided = make(method=dope_sgd(clip_norm=0.5, start="cold"), validation=0.0, public_batch_size=60)
     first = guided.fit(PRIVATE, PUBLIC).history_[0]
     model = mlp()
     want = loss(model(PUBLIC[0]), PUBLIC[1]).mean()

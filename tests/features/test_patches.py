@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import warnings
@@ -12,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
-from safetensors import safe_open
-from safetensors.torch import save_file
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
@@ -381,26 +378,6 @@ def test_saved_features_are_the_same(fitted: PatchFeatures, tmp_path: Path) -> N
         assert np.array_equal(again.transform(images), fitted.transform(images))
         assert again.get_params() == fitted.get_params()
     assert (tmp_path / "features.safetensors").exists()
-
-
-def test_a_file_of_before_similarities_still_opens(tmp_path: Path) -> None:
-    """It names neither direct filters nor a kernel, and lists the contrasts of two layers."""
-    images = stripes(4, 1)[0]
-    made = small(direct_patches=0, strides=(1, 1), power=1.0, kernel=None).fit(PUBLIC)
-    made.save(tmp_path / "new")
-    with safe_open(str(tmp_path / "new"), framework="pt") as file:
-        numbers = json.loads(file.metadata()["sidelight"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    assert set(tensors) == {
-        "first.filters", "first.shift", "second.filters", "second.shift", "mean", "projection",
-    }  # fmt: skip
-    added = [name for name in numbers["parameters"] if name.startswith("direct")]
-    for name in (*added, "strides", "power", "kernel"):
-        del numbers["parameters"][name]
-    save_file(tensors, str(tmp_path / "old"), metadata={"sidelight": json.dumps(numbers)})
-    again = PatchFeatures.load(tmp_path / "old")
-    assert np.array_equal(again.transform(images), made.transform(images))
-    assert again.kernel is None and again.direct_patches == 0
 
 
 def test_a_file_that_is_none_of_ours_is_an_error(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_the_method_inside_runs_with_the_budget_that_it_was_planned_with() -> No
             return super().run(task, plan, **how)
 
     task = replace(task_of("logistic", n=4000, n_public=40), epsilon=1.0)
-    method = PaidComparison(Asking("private"))
+    method = PaidComparison(Asking(labels="private"))
     plan = method.plan(task)
     method.run(task, plan, account=Nothing(), noise=Noise(0))
     ((epsilon, planned),) = asked

@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[nn.Module, Tensor, str]] = {
         "freq=False",
     ),
     "LSTM-proj": (nn.LSTM(3, 4, proj_size=2, batch_first=True), torch.ones(4, 2, 3), "Linear layer after it"),
-    "LSTM-no-batch": (nn.LSTM(3, 4), torch.ones(4, 3), "3 dimensions"),
+    "LSTM-no-batch": (nn.LSTM(3, 4), torch.ones(4, 3), "depends on the others"),
 }
 
 

@@ -391,6 +391,8 @@ def _curvature(loss: Loss, scores: Floats) -> float:
 
 
 def _losses(loss: Loss, scores: Floats, y: Array) -> Floats:
+    if loss.outputs == 2 and scores.shape[1] == 1:  # public models of two classes give one score
+        scores = np.column_stack([np.zeros(len(scores)), scores])
     return np.asarray(loss.value(scores if loss.outputs > 1 else scores[:, 0], y), dtype=np.float64)
 
 
