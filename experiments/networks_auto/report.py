@@ -63,31 +63,30 @@ def _mean(found: Sequence[float], digits: int) -> str:
 
 
 def verdict(runs: Sequence[Row], tasks: Sequence[str]) -> str:
-    """In how many cells of these problems the bare call is where it should be, on the seeds that all have."""
-    private, free, count = list[float](), list[float](), 0
-    for task, epsilon in cells(runs):
-        ours = values(runs, task, epsilon, "auto", "accuracy")
-        others = {m: values(runs, task, epsilon, m, "accuracy") for m in METHODS if m != "auto"}
-        shared = [seed for seed in ours if all(seed in others[m] for m in others if m != "no privacy")]
-        if task not in tasks or not shared:
-            continue
-        count += 1
-
-        means = {
-            name: 100 * sum(found[seed] for seed in shared) / len(shared)
-            for name, found in {**others, "auto": ours}.items()
-            if name != "no privacy"
-        }
-        private.append(means["auto"] - max(means[name] for name in PRIVATE[1:]))
-        free.append(means["auto"] - max(means["only_public"], means["public by hand"]))
-    if not count:
+    """In how many cells of these problems the bare call is where it should be."""
+    private = gains(runs, tasks, PRIVATE[1:])
+    free = gains(runs, tasks, ("only_public", "public by hand"))
+    if not private or not free:
         return "none"
     level, above = sum(gain >= -_BEHIND for gain in private), sum(gain >= 0 for gain in free)
     return (
-        f"within {_BEHIND:g} points of the best private setting by hand, or better, in {level} of {count} "
-        f"cells (worst: {min(private):+.2f}), and not below public records alone in {above} of {count} "
-        f"(worst: {min(free):+.2f})"
+        f"within {_BEHIND:g} points of the best private setting by hand, or better, in {level} of "
+        f"{len(private)} cells (worst: {min(private):+.2f}), and not below public records alone in "
+        f"{above} of {len(free)} (worst: {min(free):+.2f})"
     )
+
+
+def gains(runs: Sequence[Row], tasks: Sequence[str], rivals: Sequence[str]) -> list[float]:
+    """Points of the bare call over the best rival, for each problem and ε, on the seeds that all have."""
+    found = []
+    for task, epsilon in cells(runs):
+        ours = values(runs, task, epsilon, "auto", "accuracy")
+        others = [values(runs, task, epsilon, rival, "accuracy") for rival in rivals]
+        shared = [seed for seed in ours if all(seed in other for other in others)]
+        if task in tasks and shared:
+            best = max(sum(other[seed] for seed in shared) for other in others)
+            found.append(100 * (sum(ours[seed] for seed in shared) - best) / len(shared))
+    return found
 
 
 def by_name(rows: Sequence[Row]) -> str:
