@@ -102,10 +102,14 @@ def sweep(
     results: Sequence[str],
     workers: int = 2,
     title: str = "runs",
+    most: int | None = None,
 ) -> list[dict[str, str]]:
-    """Run what `path` lacks and return every line of it. `fields` identify a job, `results` come from run."""
+    """Run what `path` lacks, at most so many jobs of it, and return every line of the file.
+
+    `fields` identify a job, `results` come from run.
+    """
     done = {_key(row, fields) for row in read(path)}
-    left = [job for job in jobs if _key(job, fields) not in done]
+    left = [job for job in jobs if _key(job, fields) not in done][:most]
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = [*fields, *results]
     fresh = not path.exists()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, TensorDataset
 
 from experiments import datasets
 from sidelight.augment import Compose, crop, flip
@@ -46,17 +45,18 @@ def split(*, seed: int, quick: bool) -> Images:
     return Images(**parts, test=test)
 
 
-def enlarged(public: Pair, augmentation: str, *, seed: int, quick: bool, out: Path) -> Dataset[Any]:
+def enlarged(public: Pair, augmentation: str, *, seed: int, quick: bool, out: Path) -> Pair:
     """The public images after augmentation: as they are, 40,000 transformed ones, or with generated ones."""
     if augmentation == "none":
-        return TensorDataset(*public)
+        return public
     if augmentation == "transforms":
-        return TensorDataset(*transformed(public, 200 if quick else 40_000, seed=seed))
+        return transformed(public, 200 if quick else 40_000, seed=seed)
     from experiments.dope_table9.generated import pool
 
     generated = pool(public, seed=seed, quick=quick, out=out)
     copies = transformed(public, 100 if quick else 20_000, seed=seed)
-    return ConcatDataset([TensorDataset(*copies), generated])
+    images, labels = zip(*(generated[i] for i in range(len(generated))), strict=True)
+    return torch.cat([copies[0], torch.stack(images)]), torch.cat([copies[1], torch.stack(labels)])
 
 
 def transformed(public: Pair, count: int, *, seed: int) -> Pair:
