@@ -37,6 +37,7 @@ from experiments.dope_federated.fleet import (  # noqa: E402
     train,
     train_public,
 )  # fmt: skip
+from experiments.dope_federated.paper import PAPER  # noqa: E402
 from experiments.figures import markdown  # noqa: E402
 from experiments.protocol import mean_and_error  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
@@ -46,12 +47,6 @@ HERE = Path(__file__).parent
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 SPLITS, LOCALS = ("even", "skewed"), ("FedSGD", "FedAvg")
 FOLDS = 2
-# DOPE-SGD's Table 7 (EMNIST, 70,000 users, a WideResNet)
-PAPER = {
-    "dp_sgd (all)": (82.2, 83.4, 85.0, 86.2),
-    "dp_sgd (only private)": (83.1, 84.6, 85.5, 86.4),
-    "dope_sgd": (84.7, 85.2, 86.0, 87.1),
-}
 REHEARSAL_FIELDS = ("split", "local", "epsilon", "method", "clip_norm", "step_size", "weight", "fold")
 FIELDS, RESULTS = ("split", "local", "epsilon", "method", "seed"), ("accuracy", "spent", "setting", "seconds")
 BORROWED = {

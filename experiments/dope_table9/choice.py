@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from experiments.dope_table9.cells import BATCH, DELTA, STEPS, ConvNet, train_publicly
+from experiments.dope_table9.cells import BATCH, DELTA, METHODS, STEPS, ConvNet, train_publicly
 from experiments.dope_table9.images import Images, Pair, split, transformed
 from experiments.protocol import Unlimited
 from experiments.sweep import Job, read
@@ -30,7 +30,10 @@ __all__ = ["FIELDS", "RESULTS", "chosen", "jobs", "rehearse"]
 
 FIELDS = ("method", "start", "step_size", "limit")
 RESULTS = ("accuracy", "loss", "cpu_seconds")
-STEP_SIZES = {"dp_sgd": (1.0, 2.0, 4.0, 8.0), "dope_sgd": (1.0, 2.0, 4.0)}
+STEP_SIZES = {
+    "cold": {"dp_sgd": (1.0, 2.0, 4.0, 8.0), "dope_sgd": (2.0, 4.0)},
+    "warm": {"dp_sgd": (1.0, 2.0, 4.0), "dope_sgd": (1.0, 2.0)},
+}
 LIMITS = {"dp_sgd": (0.0,), "dope_sgd": (0.1, 0.2)}
 EPSILON, PRIVATE = 2.0, 48_000
 SMALL_BATCH = 96
@@ -39,9 +42,9 @@ SMALL_BATCH = 96
 def jobs(*, quick: bool) -> list[Job]:
     return [
         {"method": method, "start": start, "step_size": size, "limit": limit, "quick": quick}
-        for start in ("cold", "warm")
-        for method in STEP_SIZES
-        for size in STEP_SIZES[method]
+        for start, sizes in STEP_SIZES.items()
+        for method in METHODS
+        for size in sizes[method]
         for limit in LIMITS[method]
     ]
 

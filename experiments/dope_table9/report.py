@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from experiments.dope_table9.cells import AUGMENTATIONS, KEPT, METHODS, SETTINGS
+from experiments.dope_table9.cells import AUGMENTATIONS, EPSILONS, KEPT, METHODS, SETTINGS
+from experiments.figures import markdown
 from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
@@ -13,43 +14,61 @@ __all__ = ["page", "table"]
 HERE = Path(__file__).parent
 NAMES = {"dp_sgd": "DP-SGD", "dope_sgd": "DOPE-SGD", "only_public": "public images alone"}
 ENDS = ("last", "mean", "vote")
+HEADER = (
+    "ε", "method", "setting", "augmentation", "last iterate", f"mean of last {KEPT}", "vote", "σ",
+    "step size, limit", "runs", "paper",
+)  # fmt: skip
+Row = dict[str, str]
 
 
-def table(runs: list[dict[str, str]]) -> str:
+def table(runs: list[Row]) -> str:
     """Test accuracy in percent; the paper's numbers are with its 40,000 diffusion images and an ensemble."""
-    known = {(row["method"], row["setting"]): row["accuracy"] for row in read(HERE / "paper.csv")}
-    lines = [
-        f"| method | setting | augmentation | last iterate | mean of last {KEPT} | vote | σ | runs | paper |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for method in ("only_public", *METHODS):
-        for setting in SETTINGS:
-            for augmentation in AUGMENTATIONS:
-                mine = [row for row in runs if _cell(row) == (method, setting, augmentation)]
-                if mine:
-                    ends = " | ".join(_percent(mine, end) for end in ENDS)
-                    augmented = augmentation != "none" or (method, setting) == ("dp_sgd", "cold")
-                    paper = known.get((method, setting), "") if augmented else ""
-                    noise = mine[0]["noise_multiplier"] and f"{float(mine[0]['noise_multiplier']):.2f}"
-                    start = "" if method == "only_public" else setting
-                    lines.append(
-                        f"| {NAMES[method]} | {start} | {augmentation} | {ends} | {noise} | {len(mine)} | "
-                        f"{paper} |"
-                    )
-    return "\n".join(lines)
+    known = {
+        (row["method"], row["setting"], float(row["epsilon"])): row["accuracy"]
+        for row in read(HERE / "paper.csv")
+    }
+    rows = []
+    for epsilon in (0.0, *sorted(EPSILONS)):
+        for method in ("only_public", *METHODS):
+            for setting in SETTINGS:
+                for augmentation in AUGMENTATIONS:
+                    cell = (method, setting, augmentation, epsilon)
+                    mine = [row for row in runs if _cell(row) == cell]
+                    if mine:
+                        augmented = augmentation != "none" or (method, setting) == ("dp_sgd", "cold")
+                        paper = known.get((method, setting, epsilon), "") if augmented else ""
+                        rows.append([*_line(mine, epsilon), paper])
+    return markdown(HEADER, rows)
 
 
-def page(runs: list[dict[str, str]], text: Path) -> str:
+def page(runs: list[Row], text: Path) -> str:
     """What was run, the table, and a reading of it."""
     before, _, after = text.read_text().partition("<!-- table -->\n")
-    return f"{before}{table(runs)}\n{after}"
+    choices = [
+        [NAMES[row["method"]], row["start"], row["step_size"],
+         row["limit"] if row["method"] == "dope_sgd" else "", f"{100 * float(row['accuracy']):.1f}", row["loss"]]
+        for row in read(HERE / "choice.csv")
+    ]  # fmt: skip
+    header = ("method", "start", "step size", "limit", "accuracy, %", "loss")
+    return f"{before}{table(runs)}\n{after.replace('<!-- choices -->', markdown(header, choices))}"
 
 
-def _cell(row: dict[str, str]) -> tuple[str, str, str]:
-    return row["method"], row["setting"], row["augmentation"]
+def _line(runs: list[Row], epsilon: float) -> list[str]:
+    first = runs[0]
+    noise = f"{float(first['noise_multiplier']):.2f}" if first["noise_multiplier"] else ""
+    size = f"{float(first['step_size']):g}" if first["step_size"] else ""
+    limit = f", {float(first['limit']):g}" if first["method"] == "dope_sgd" else ""
+    return [
+        f"{epsilon:g}", NAMES[first["method"]], "" if first["method"] == "only_public" else first["setting"],
+        first["augmentation"], *(_percent(runs, end) for end in ENDS), noise, size + limit, str(len(runs)),
+    ]  # fmt: skip
 
 
-def _percent(runs: list[dict[str, str]], end: str) -> str:
+def _cell(row: Row) -> tuple[str, str, str, float]:
+    return row["method"], row["setting"], row["augmentation"], float(row["epsilon"])
+
+
+def _percent(runs: list[Row], end: str) -> str:
     values = [100 * float(row[end]) for row in runs if row[end]]
     if not values:
         return ""

@@ -11,31 +11,52 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
 from experiments.dope_table9.__main__ import ensembles, main  # noqa: E402
-from experiments.dope_table9.cells import BATCH, CELLS, GENERATED, ConvNet, method_of  # noqa: E402
+from experiments.dope_table9.cells import (  # noqa: E402
+    BATCH,
+    GENERATED,
+    HEADLINE,
+    REST,
+    STEPS,
+    ConvNet,
+    method_of,
+)
+from experiments.dope_table9.choice import chosen  # noqa: E402
 from experiments.dope_table9.images import enlarged, split, transformed  # noqa: E402
 
+from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
 from sidelight.oracles.network.flat import read  # noqa: E402
 
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:
     command = [
-        "--quick",
-        "--generated",
-        "--only",
-        "warm-ext",
-        "--out",
-        str(tmp_path),
-        "--docs",
-        str(tmp_path / "docs" / "page.md"),
-    ]
+        "--quick", "--generated", "--seeds", "1", "--epsilons", "2", "--only", "warm-ext", "--out", str(tmp_path),
+        "--docs", str(tmp_path / "docs" / "page.md"),
+    ]  # fmt: skip
     main(command)
     first = (tmp_path / "runs.csv").read_text()
-    assert len(first.splitlines()) == 1 + sum(cell[1] == "warm-ext" for cell in CELLS + GENERATED)
-    assert "| DOPE-SGD | warm-ext | diffusion |" in capsys.readouterr().out
+    cells = HEADLINE + REST + GENERATED
+    assert len(first.splitlines()) == 1 + sum(cell[1] == "warm-ext" for cell in cells)
+    assert "| 2 | DOPE-SGD | warm-ext | diffusion |" in capsys.readouterr().out
     page = (tmp_path / "docs" / "page.md").read_text()
-    assert page.startswith("# Table 9") and "| DP-SGD | warm-ext | none |" in page
+    assert page.startswith("# Tables 1, 2 and 9") and "| 2 | DP-SGD | warm-ext | transforms |" in page
     main(command)  # everything is there: nothing is added
     assert (tmp_path / "runs.csv").read_text() == first
+
+
+def test_no_cell_is_run_before_every_choice_is_there(tmp_path: Path) -> None:
+    main(["--quick", "--most", "1", "--out", str(tmp_path)])
+    assert len((tmp_path / "choice.csv").read_text().splitlines()) == 2
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 1
+
+
+def test_the_choice_is_the_best_rehearsal_of_its_method_and_start(tmp_path: Path) -> None:
+    path = tmp_path / "choice.csv"
+    path.write_text(
+        "method,start,step_size,limit,accuracy,loss\n"
+        "dp_sgd,cold,8.0,0.0,.9,.1\ndope_sgd,warm,1.0,0.1,.5,.4\ndope_sgd,warm,2.0,0.2,.5,.3\n"
+        "dope_sgd,cold,4.0,0.2,.7,.1\n"
+    )
+    assert chosen(path, "dope_sgd", "warm") == chosen(path, "dope_sgd", "warm-ext") == (2.0, 0.2)
 
 
 def test_public_private_and_validation_images_are_disjoint_and_balanced() -> None:
@@ -53,16 +74,17 @@ def test_the_enlarged_set_is_made_of_public_images_with_their_classes(tmp_path: 
     assert torch.equal(labels, public[1].repeat(3)[:130])
     bright = [(x.float().mean(0) > 150).sum() for x in made]  # the square that tells the class is still there
     assert min(bright) > 0
-    assert len(enlarged(public, "none", seed=0, quick=True, out=tmp_path)) == 60
-    assert len(enlarged(public, "transforms", seed=0, quick=True, out=tmp_path)) == 200
-    assert len(enlarged(public, "diffusion", seed=0, quick=True, out=tmp_path)) == 120
+    for augmentation, count in (("none", 60), ("transforms", 200), ("diffusion", 120)):
+        images, classes = enlarged(public, augmentation, seed=0, quick=True, out=tmp_path)
+        assert len(images) == len(classes) == count
 
 
 def test_the_network_and_the_methods_are_as_the_page_says() -> None:
     assert sum(p.numel() for p in ConvNet().parameters()) == 34_602
-    assert BATCH == 512
-    assert method_of("dp_sgd", "warm-ext").extended and not method_of("dp_sgd", "warm").extended
-    assert method_of("dope_sgd", "warm-ext").extended and not method_of("dope_sgd", "cold").extended
+    assert (BATCH, STEPS) == (1024, 800)
+    for name in ("dp_sgd", "dope_sgd"):
+        assert method_of(name, "warm-ext", 0.1).extended and not method_of(name, "warm", 0.1).extended
+    assert method_of("dope_sgd", "cold", 0.1).origin == PublicGradient(0.1)
 
 
 def test_ensembles_are_of_the_iterates_given() -> None:
