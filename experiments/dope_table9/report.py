@@ -46,7 +46,8 @@ def page(runs: list[Row], text: Path) -> str:
     before, _, after = text.read_text().partition("<!-- table -->\n")
     choices = [
         [NAMES[row["method"]], row["start"], row["step_size"],
-         row["limit"] if row["method"] == "dope_sgd" else "", f"{100 * float(row['accuracy']):.1f}", row["loss"]]
+         row["limit"] if row["method"] == "dope_sgd" else "", f"{100 * float(row['accuracy']):.1f}",
+         row["loss"]]
         for row in read(HERE / "choice.csv")
     ]  # fmt: skip
     header = ("method", "start", "step size", "limit", "accuracy, %", "loss")

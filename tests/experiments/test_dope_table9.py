@@ -29,8 +29,8 @@ from sidelight.oracles.network.flat import read  # noqa: E402
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:
     command = [
-        "--quick", "--generated", "--seeds", "1", "--epsilons", "2", "--only", "warm-ext", "--out", str(tmp_path),
-        "--docs", str(tmp_path / "docs" / "page.md"),
+        "--quick", "--generated", "--seeds", "1", "--epsilons", "2", "--only", "warm-ext",
+        "--out", str(tmp_path), "--docs", str(tmp_path / "docs" / "page.md"),
     ]  # fmt: skip
     main(command)
     first = (tmp_path / "runs.csv").read_text()
