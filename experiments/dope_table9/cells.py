@@ -112,6 +112,6 @@ def train_publicly(model: nn.Module, public: tuple[Tensor, Tensor], *, seed: int
         rows = torch.randint(len(public[1]), (WARM_BATCH,), generator=generator)
         loss = nn.functional.cross_entropy(model(public[0][rows]), public[1][rows])
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         cycle.step()

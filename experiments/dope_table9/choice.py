@@ -101,7 +101,9 @@ def _steps(
         return pair[0][rows], pair[1][rows]
 
     for step in range(steps):
-        around = origin.at(oracle.mean_gradient(drawn(public))) if job["method"] == "dope_sgd" else None
+        around = None
+        if job["method"] == "dope_sgd":
+            around = torch.as_tensor(origin.at(oracle.mean_gradient(drawn(public))))
         total = oracle.clipped_sum(
             drawn(private), clip=Flat(1.0), relation="add-or-remove-one", origin=around
         )

@@ -73,7 +73,7 @@ def summary(claims: Sequence[Claim]) -> str:
     rows = []
     for page, (title, paper) in PAPERS.items():
         mine = [claim for claim in claims if claim.page == page]
-        counts = Counter(claim.verdict for claim in mine)
+        counts = Counter[str](claim.verdict for claim in mine)
         failed = [f"{claim.says} ({claim.table})" for claim in mine if claim.verdict == "does not repeat"]
         named = "; ".join(failed[:_NAMED]) + (
             f"; {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from experiments.dope_federated.paper import PAPER as FEDERATED
 from experiments.sweep import read
@@ -83,6 +84,8 @@ def _images() -> Iterator[Claim]:
 # ---------------------------------------------------------------------------------------------------
 # the same on features, in small
 
+Row = dict[str, Any]
+
 
 def _small() -> Iterator[Claim]:
     from experiments.deep_tables.cells import FIELDS, cifar, mnist
@@ -90,7 +93,7 @@ def _small() -> Iterator[Claim]:
     rows = read(ROOT / SMALL / "runs.csv")
     paper = {(row["table"], row["cell"]): float(row["accuracy"]) for row in read(ROOT / SMALL / "paper.csv")}
 
-    def scores(cell: Cell) -> Seeds:
+    def scores(cell: Row) -> Seeds:
         wanted = {name: str(cell[name]) for name in FIELDS if name != "seed"}
         return {
             row["seed"]: 100 * float(row["accuracy"])
@@ -98,16 +101,16 @@ def _small() -> Iterator[Claim]:
             if all(row[name] == value for name, value in wanted.items())
         }
 
-    def theirs(table: str, cell: Cell) -> float | None:
+    def theirs(table: str, cell: Row) -> float | None:
         names = ("method", "epsilon", "start", "public", "copies", "finish", "corrupt")
         return paper.get((f"DOPE-SGD, {table}", " ".join(str(cell[name]) for name in names).strip()))
 
-    def compared(table: str, high: Cell, low: Cell) -> Lead | None:
+    def compared(table: str, high: Row, low: Row) -> Lead | None:
         a, b = theirs(table, high), theirs(table, low)
         ahead = None if a is None or b is None else a - b
         return lead(scores(high), scores(low), paper=ahead, noise=_SMALL_TEST)
 
-    def each(table: str, says: str, pairs: list[tuple[Cell, Cell]], settles: str) -> Claim:
+    def each(table: str, says: str, pairs: list[tuple[Row, Row]], settles: str) -> Claim:
         return Claim(SMALL, table, says, [compared(table, *pair) for pair in pairs], settles)
 
     more = "the same on images ([Table 9](dope_table9.md))"
