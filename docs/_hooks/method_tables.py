@@ -38,7 +38,7 @@ def relation(declared: Declaration) -> str:
     return "both" if len(made.relations) > 1 else str(made.relations[0])
 
 
-_FIRST = ("auto", "precision_weighting", "dp_newton", "dope_sgd", "coupling", "dp_sgd", "only_public")
+_FIRST = ("auto", "dp_newton", "dope_sgd", "dp_sgd", "only_public")
 
 
 def short_table() -> Iterator[str]:

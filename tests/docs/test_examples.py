@@ -55,13 +55,23 @@ def run_page(
     monkeypatch.chdir(tmp_path)
     module = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)  # dataclasses look their module up
-    for block in blocks(page):
+    found = blocks(page)
+    for block, after in zip(found, [*found[1:], None], strict=True):
         if re.search(r"engine[ =]\"?ray", block.code) and find_spec("ray") is None:
             continue  # `make test-ray` runs it
         if block.language == "python" and block.reason is None:
+            capsys.readouterr()
             run_python(block, module.__dict__)
+            shown = shown_output(block, after)
+            assert shown in (None, capsys.readouterr().out), f"{block.where}: the page shows another output"
         elif block.language == "console" and block.reason is None:
             run_console(block, capsys)
+
+
+def shown_output(block: Block, after: Block | None) -> str | None:
+    """What the page says that an example prints: a block of text right below it."""
+    below = block.line + block.code.count("\n") + 2  # past two fences
+    return after.code if after is not None and (after.language, after.line) == ("text", below) else None
 
 
 def run_python(block: Block, names: dict[str, object]) -> None:
