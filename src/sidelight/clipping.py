@@ -18,23 +18,6 @@ import numpy as np
 from sidelight.arrays import Floats, Matrix, V, Vector, dense, floats, is_sparse
 from sidelight.errors import InputError, not_negative
 
-__all__ = [
-    "Clip",
-    "Details",
-    "Diagonal",
-    "FeatureMetric",
-    "Features",
-    "LinearMetric",
-    "Metric",
-    "Projection",
-    "ThinFeatures",
-    "Transform",
-    "Vector",
-    "checked_origin",
-    "smallest",
-    "spacing",
-]  # fmt: skip
-
 Details: TypeAlias = Mapping[str, object]  # public and JSON-able, for the report
 
 

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 from sidelight.errors import InputError, nearest
 
-__all__ = ["knows_familiar_words"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MEANT = {

@@ -19,8 +19,6 @@ from scipy.special import expit
 from sidelight.arrays import Array, Mask
 from sidelight.errors import InputError, positive
 
-__all__ = ["RAMP", "Hinge", "Huber", "Logistic", "Loss", "Softmax", "Square", "get_loss"]
-
 Kind = Literal["binary", "regression", "multiclass"]
 
 # A slope or a curvature that jumps is a ramp of this width here. BLAS rounds z a little differently in the

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress, ProgressColumn, TaskID
 
-__all__ = ["Callback", "MLflow", "Observer", "TensorBoard", "WeightsAndBiases"]
-
 
 class Callback(Observer):
     """A function of one's own: called with the number of the step and its line of the history."""

@@ -21,17 +21,6 @@ from scipy.stats import t as student
 
 from sidelight.arrays import Array, Floats, Json
 
-__all__ = [
-    "LOWER_IS_BETTER",
-    "NAMES",
-    "calibration_error",
-    "classification_scores",
-    "log_interval",
-    "regression_scores",
-    "reliability",
-    "wilson",
-]
-
 _Z = 1.959963984540054
 _FEWEST_IN_BIN, _MOST_BINS = 15, 10
 _DRAWS = 200

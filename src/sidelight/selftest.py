@@ -25,8 +25,6 @@ from sidelight.audit import replay_neighbours
 from sidelight.methods import dp_sgd
 from sidelight.methods.parts import Flat
 
-__all__ = ["CHECKS", "main"]
-
 PACKAGES = ("numpy", "scipy", "scikit-learn", "dp-accounting", "randomgen", "torch", "pandas", "pyarrow")
 METHODS = ("dp_sgd", "ppsgd", "dope_sgd", "output_perturbation", "auto")
 WIDTH = 80

@@ -31,17 +31,6 @@ from sidelight.arrays import Array, Floats, Matrix, dense, is_sparse
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Hinge, Huber, Loss, Softmax
 
-__all__ = [
-    "ConvexSum",
-    "Minimum",
-    "RowProducts",
-    "attainable",
-    "minimise",
-    "reuse",
-    "ridge_minimum",
-]
-
-
 _DENSE = 1500  # features up to which a Hessian is written out
 _MOST_STEPS = 300
 _UNIT = 2.0**-53

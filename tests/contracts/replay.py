@@ -23,10 +23,10 @@ from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
 from sidelight.privacy import events
 from sidelight.privacy.events import Relation
-from sidelight.privacy.ledger import Run
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import Observer
 from sidelight.privacy.open_accounts import Certified, certificate_of
+from sidelight.privacy.release import Run
 from sidelight.privacy.statement import PrivacyStatement
 
 

@@ -21,8 +21,9 @@ from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.ppsgd import ppsgd  # noqa: E402
 from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
 from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.ledger import Ledger, Run  # noqa: E402
+from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
+from sidelight.privacy.release import Run  # noqa: E402
 
 CLIP, B = 0.3, 10.0
 

@@ -10,8 +10,8 @@ from tests.contracts.replay import Nothing, SilentNoise
 
 from sidelight.data.rows import UnreadRows
 from sidelight.losses import Logistic
-from sidelight.methods.part_kinds import Start
-from sidelight.methods.recipe import Loop, Recipe, Setting
+from sidelight.methods.part_kinds import Setting, Start
+from sidelight.methods.recipe import Loop, Recipe
 from sidelight.privacy.events import FullBatch
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import LinearProblem

@@ -11,8 +11,9 @@ from tests.contracts.replay import Nothing
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
+from sidelight.methods.part_kinds import Setting
 from sidelight.methods.ppsgd import GrowingBudget, GrowingBudgetState, ppsgd
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import fit_charged
 from sidelight.privacy import events
 from sidelight.privacy.events import Event

@@ -25,7 +25,8 @@ from sidelight.errors import (
 )
 from sidelight.privacy import events
 from sidelight.privacy.events import Event
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import Run
 
 ADD = "add-or-remove-one"
 EPSILON, DELTA = 3.0, 1e-6

@@ -15,7 +15,8 @@ from scipy import sparse
 from sidelight.errors import DatasetMismatch, InputError, PrivacyWarning
 from sidelight.privacy import events
 from sidelight.privacy.identity import Identity, digest_of
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import Run
 
 pandas = pytest.importorskip("pandas")
 

@@ -18,7 +18,8 @@ from sidelight.errors import BudgetExceeded, RelationError
 from sidelight.privacy import accountants, conversions, events, filters
 from sidelight.privacy.events import Event
 from sidelight.privacy.filters import Budget, Tally
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import Run
 
 ADD = "add-or-remove-one"
 EPSILON, DELTA = 3.0, 1e-6

@@ -23,8 +23,7 @@ from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract, relation_of
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.ledger import Run
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 
 Data = tuple[Tensor, Tensor]
 Names = list[int | None]  # whose each row is; None: nobody's

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from sidelight.estimators import PrivateClassifier
     from sidelight.privacy.accountants import Accountant
     from sidelight.privacy.events import Relation
-    from sidelight.privacy.ledger import Ledger, Run
+    from sidelight.privacy.ledger import Ledger
+    from sidelight.privacy.release import Run
 
 METHODS = ("only_public", "dp_sgd", "ppsgd", "dope_sgd", "coupling", "rsgd_ar", "auto", "non_private")
 DELTA = 1e-8  # the paper's

@@ -22,18 +22,6 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats, Json, Matrix, dense
 from sidelight.data.own_model import OwnModel, as_log_odds
 
-__all__ = [
-    "TOGETHER",
-    "GuideColumns",
-    "LinearModel",
-    "PublicGuide",
-    "PublicModel",
-    "TreeEnsemble",
-    "as_models_see",
-    "merged",
-    "ordered",
-]
-
 Link: TypeAlias = Literal["identity", "log", "probability"]
 TOGETHER = "together"  # the combined models, among columns and offsets
 _ROWS = 2_048  # at a time, so that a block of rows × trees stays in cache

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats, Matrix, dense
 from sidelight.data.rows import blocks_of
 
-__all__ = ["ColumnGroup", "LeafModel", "Splits", "answer_blocks"]
-
 Indices = NDArray[np.int32]
 _AT_ONCE = 32  # trees
 _ARRAYS = ("columns", "starts", "sets", "thresholds", "trees", "values")

@@ -33,16 +33,6 @@ from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_li
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "OwnModel",
-    "RawColumn",
-    "as_log_odds",
-    "load_estimator",
-    "own_columns",
-    "probe_rows",
-    "stored_estimator",
-]
-
 Estimator: TypeAlias = Any  # somebody else's: predict, and perhaps predict_proba or decision_function
 Given: TypeAlias = "Floats | pd.DataFrame"  # what an estimator takes
 Kind: TypeAlias = Literal["number", "truth", "date", "text", "category"]

@@ -50,9 +50,8 @@ from sidelight.methods.part_kinds import State
 from sidelight.methods.recipe import Loop
 from sidelight.oracles.network.flat import TailProjection, trainable
 from sidelight.privacy import events
-from sidelight.privacy.ledger import Run
 from sidelight.privacy.observer import Observer
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit

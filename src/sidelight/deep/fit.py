@@ -44,8 +44,7 @@ from sidelight.oracles.network.batches import Batch, Losses, placeholder_rows, t
 from sidelight.oracles.network.flat import drop_gradients, tensor, train_mode, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.privacy.events import Indices, NoOp
-from sidelight.privacy.ledger import Run
-from sidelight.privacy.release import Account, BoundedSum, release
+from sidelight.privacy.release import Account, BoundedSum, Run, release
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import outputs_of

@@ -52,10 +52,10 @@ from sidelight.privacy.accountants import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, open_payer, relation_of
 from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.open_accounts import OpenAccount
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.network import CallersProblem
 from sidelight.problems.network_public import NetworkGuide

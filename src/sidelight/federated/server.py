@@ -33,11 +33,11 @@ from sidelight.privacy import accountants, events
 from sidelight.privacy.contract import Contract, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Ledger, Run
+from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.noise_checks import least_multiplier
 from sidelight.privacy.observer import Observer, check_observers
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.users import PublicUsers, UsersProblem
 

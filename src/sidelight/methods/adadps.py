@@ -17,9 +17,9 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.adamix import QuantileClip, host
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, Warm, named_start
-from sidelight.methods.part_kinds import MetricRule, MetricState
+from sidelight.methods.part_kinds import MetricRule, MetricState, Setting
 from sidelight.methods.parts import ConstantNoise, FixedStep, Flat, MeanLastHalf
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.coupling import PooledWeight
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, Warm, named_start
-from sidelight.methods.part_kinds import ClipRule, ClipState, Guide, MetricRule, MetricState
+from sidelight.methods.part_kinds import ClipRule, ClipState, Guide, MetricRule, MetricState, Setting
 from sidelight.methods.parts import ConstantNoise, Flat
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 
 SMALLEST = 1e-8  # below this a clip norm is none
 

@@ -31,11 +31,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.problems.base import moments_of, oracle_of
 
-__all__ = [
-    "AdaSsp", "Releases", "adaptive_ridge", "adassp", "check_regression", "clipping_note", "inverse_of",
-    "released_moment", "solve",
-]  # fmt: skip
-
 HALF = Square(0.5)  # its gradient at 0 is −y x and its Hessian x xᵀ: the sufficient statistics
 
 

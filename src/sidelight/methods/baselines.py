@@ -23,8 +23,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process, select
 from sidelight.solvers import minimise, ridge_minimum
 
-__all__ = ["Majority", "NonPrivate", "OnlyPublic", "fit_public", "majority", "non_private", "only_public"]
-
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
 _WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
 _ENOUGH_TO_FOLD, _MOST_FOLDED, _MOST_OF_ALL = 10, 500, 10_000

@@ -36,8 +36,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 from sidelight.problems.base import oracle_of
 
-__all__ = ["BoostedAdaSsp", "Residuals", "boosted_adassp", "check_rounds", "residual_bound_of"]
-
 
 def check_rounds(rounds: int, residual_bound: float | None) -> None:
     """What methods that go on from residuals have in common."""

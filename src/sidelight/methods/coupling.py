@@ -14,9 +14,9 @@ from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import OpenStart, StartName, named_start
-from sidelight.methods.part_kinds import FinishRule, Mix, MixState
+from sidelight.methods.part_kinds import FinishRule, Mix, MixState, Setting
 from sidelight.methods.parts import Automatic, ConstantNoise, Flat, Last, Weighted, check_limit, limit_of
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import conversions
 
 

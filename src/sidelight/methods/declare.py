@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from sidelight.arrays import Json
     from sidelight.methods.task import Method
 
-__all__ = [
-    "DECLARATIONS",
-    "EVERY_LOSS",
-    "GROUPS",
-    "METHODS",
-    "ONE_OUTPUT",
-    "SMOOTH",
-    "Declaration",
-    "describe",
-    "get_method",
-    "method",
-    "needs",
-    "sections",
-]
-
 Group = Literal["chosen for you", "gradient method", "convex algorithm", "baseline"]
 GROUPS: tuple[Group, ...] = get_args(Group)
 

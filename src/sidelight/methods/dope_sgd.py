@@ -13,9 +13,9 @@ from typing import ClassVar, Literal
 from sidelight.arrays import Vector, length
 from sidelight.errors import InputError
 from sidelight.methods.declare import method
-from sidelight.methods.part_kinds import FinishRule, Origin, Start
+from sidelight.methods.part_kinds import FinishRule, Origin, Setting, Start
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 
 NETWORK_LIMIT = 0.1
 

@@ -34,8 +34,6 @@ from sidelight.privacy.filters import TruncatedConcentratedFilter
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released, release, select
 
-__all__ = ["AgdAvg", "DpAgd", "agd_avg", "average_models", "blend", "budgets", "dp_agd", "selection_scale"]
-
 Selection = Literal["exponential", "gumbel"]
 Noisy = TypeVar("Noisy", Released, Floats, float)
 

@@ -33,8 +33,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.problems.base import moments_of, oracle_of
 
-__all__ = ["DpNewton", "dp_newton", "least_curvature", "modified", "multipliers"]
-
 Modification = Literal["clip", "add"]
 Curvature = Literal["bound", "hessian"]
 _EDGE = math.sqrt(2)  # ‖E‖ of a symmetric Gaussian matrix, packed noise of std s, is about √2·s√p

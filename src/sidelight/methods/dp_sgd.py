@@ -17,13 +17,11 @@ from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, named_start
-from sidelight.methods.part_kinds import FinishRule
+from sidelight.methods.part_kinds import FinishRule, Setting
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, Last, SqrtBatch
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Event
-
-__all__ = ["AdvancedComposition", "dp_sgd", "full_private", "only_private", "sgd_adv", "step_budget"]
 
 
 @method(

@@ -16,9 +16,9 @@ from sidelight.arrays import Floats, Vector, floats
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, Warm, named_start
-from sidelight.methods.part_kinds import FinishRule, Mix, MixState
+from sidelight.methods.part_kinds import FinishRule, Mix, MixState, Setting
 from sidelight.methods.parts import Blend, ConstantNoise, Flat, MeanLastHalf, check_limit, limit_of
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.solvers import minimise
 

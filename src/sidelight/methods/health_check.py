@@ -34,21 +34,6 @@ from sidelight.privacy.events import FixedSize, FullBatch, Poisson, Relation, Sa
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = [
-    "HEALTH_CHECK",
-    "OFF",
-    "UNUSED",
-    "CheckPlan",
-    "ColumnHealth",
-    "Health",
-    "HealthCheck",
-    "WithHealthCheck",
-    "price",
-    "skipped",
-    "some_records",
-    "too_few",
-]
-
 HEALTH_CHECK = "health_check"  # in details and histories
 SHARE = 0.02  # of μ², at most
 CONFIDENCE = 0.95

@@ -29,8 +29,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release_sketch
 from sidelight.problems.base import moments_of
 
-__all__ = ["HessianMixing", "hessian_mixing", "sketch_size"]
-
 
 def sketch_size(*, p: int, rounds: int, delta: float) -> int:
     """k = 6·max(p, log(4T/ϱ)) with ϱ = δ/10, as in the paper's experiments.

@@ -32,8 +32,6 @@ from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = ["Intervals", "ResidualFit", "WithIntervals", "intervals_of", "public_residuals"]
-
 Source = Literal["private", "public"]
 _LEAST_SHARE, _LARGEST_SHARE = 0.002, 0.03  # of μ²
 _WANTED, _COARSEST = 0.005, 0.02  # noise on a share of records: what is aimed at, and what is too much

@@ -43,8 +43,6 @@ from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
-__all__ = ["WithLeaves", "beyond_lines", "grow_splits", "leaf_gains", "worth_of_leaves"]
-
 _LEAST_SHARE, _LARGEST_SHARE, _RECORDS = 0.2, 0.5, 20_000.0  # of μ², for the trees: see `_share_of`
 _TREES, _DEPTH = 8, 6  # K, D
 _SPLITS = 256  # that trees choose from

@@ -30,8 +30,6 @@ from sidelight.arrays import Floats, Vector, floats
 from sidelight.clipping import Details
 from sidelight.methods.parts import Blend
 
-__all__ = ["Chance", "MeasuredShift"]
-
 _BY_CHANCE = 1e-3
 _FEWEST = 3.0  # the rule of three
 _TOLD = 4.0  # times what chance explains: said in the statement

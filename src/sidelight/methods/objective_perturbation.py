@@ -30,8 +30,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, perturbed_solution, private_process
 from sidelight.solvers import attainable, minimise
 
-__all__ = ["Amp", "PerturbedObjective", "amp", "amp_noise", "kst_noise", "objective_perturbation"]
-
 _RANK: dict[Relation, int] = {"add-or-remove-one": 1, "replace-one": 2}
 _ACCURACY = 1e-8  # of the exact minimiser: ‖gradient‖ ≤ 1e-8 Λ, so within 1e-8 of it; half is for rounding
 

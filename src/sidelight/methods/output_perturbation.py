@@ -26,8 +26,6 @@ from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = ["OutputPerturbation", "output_perturbation", "sensitivity", "zhang_sensitivity"]
-
 
 def sensitivity(
     *,

@@ -23,8 +23,6 @@ from sidelight.data.own_model import OwnModel
 from sidelight.errors import InputError
 from sidelight.methods.public_models import CLIPPED, Guided, fit_guide, reach_of, score_of
 
-__all__ = ["own_guide", "own_weights"]
-
 _FEWEST = 20  # public rows, for a scale of the residuals
 _REACH = 4.0  # log-odds that map to 1, if public rows do not say
 

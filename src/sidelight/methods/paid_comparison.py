@@ -40,8 +40,6 @@ from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
-__all__ = ["COMPARED", "RETURNED", "PaidComparison"]
-
 SHARE = 0.04  # of μ², for both releases together
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
 _CERTAIN = 3.0  # standard errors

@@ -37,31 +37,6 @@ from sidelight.methods.recipe_checks import check_finish
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, NoOp
 
-__all__ = [
-    "AllRecords",
-    "Automatic",
-    "BestOnPublic",
-    "Blend",
-    "Cold",
-    "ConstantNoise",
-    "Ema",
-    "FixedNoise",
-    "FixedStep",
-    "Flat",
-    "Last",
-    "LastState",
-    "MeanLast",
-    "MeanLastHalf",
-    "MeanTail",
-    "NoiseAware",
-    "PrivateOnly",
-    "Reuse",
-    "SqrtBatch",
-    "Weighted",
-    "noise_aware_step",
-    "shortened",
-]
-
 
 @dataclass(frozen=True)
 class Cold(Start):

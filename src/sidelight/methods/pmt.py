@@ -33,8 +33,6 @@ from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
-__all__ = ["Pmt", "pmt", "public_root", "truncation_radius"]
-
 
 def public_root(rows: Matrix) -> Floats:
     """M = ((X̂ᵀX̂ + I)/m)^(−1/2): with it, rows like the public ones have second moments near 1."""

@@ -30,8 +30,6 @@ from sidelight.privacy.release import Account, private_process
 
 Step = tuple[RowSums, Indices, float]  # records, which of them, and the constant to divide their sum by
 
-__all__ = ["Pnsgd", "gdp_mu", "iterate", "noise_std", "pnsgd", "record_rdp"]
-
 
 def record_rdp(*, order: float, lipschitz: float, std: float, position: int, steps: int) -> float:
     """D_a of the last of N iterates for record t: 2aL²/(σ_w²(N+1−t)) (Feldman et al. 2018)."""

@@ -22,10 +22,18 @@ from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, PrivacyConditionError, PrivacyWarning
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, named_start
-from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Guide, NoiseRule, NoiseState
+from sidelight.methods.part_kinds import (
+    ClipRule,
+    ClipState,
+    FinishRule,
+    Guide,
+    NoiseRule,
+    NoiseState,
+    Setting,
+)
 from sidelight.methods.parts import AllRecords, Cold, Flat, Last, MeanLastHalf, NoiseAware, Reuse, SqrtBatch
 from sidelight.methods.public_whitening import Whitening
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import accountants, conversions, filters
 from sidelight.privacy.conversions import Totals
 from sidelight.privacy.events import Event, Relation
@@ -331,6 +339,3 @@ def _finish(lam: float | None, *, averaged: bool) -> FinishRule:
     """Model reuse of the last iterate, as in the paper, or of an average; lam=None leaves it out."""
     inner = MeanLastHalf() if averaged else Last()
     return inner if lam is None else Reuse(lam, inner)
-
-
-__all__ = ["GrowingBudget", "ShrinkingClip", "ppsgd"]

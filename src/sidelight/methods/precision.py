@@ -60,22 +60,6 @@ from sidelight.methods.recipe import Recipe
 from sidelight.problems.base import LinearProblem
 from sidelight.solvers import ridge_minimum
 
-__all__ = [
-    "FACTORS",
-    "GradientAtZero",
-    "LengthKept",
-    "NoiseLimitedStep",
-    "Precision",
-    "PublicSolution",
-    "Rehearsed",
-    "best_clip",
-    "precision_weighting",
-    "public_precision",
-    "rehearsed",
-    "spread_of",
-]
-
-
 # ---------------------------------------------------------------------------------------------------
 # what clipping costs on a table, as far as folds of its public rows can tell; nothing private is read
 #

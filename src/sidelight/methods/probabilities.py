@@ -43,8 +43,6 @@ from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = ["GapCounts", "ScaledFit", "WithProbabilities", "fit_scale", "probability_scale"]
-
 SHARE = 0.03  # of μ², for the counts
 Source = Literal["private", "public"]
 _GAPS = 32  # around which records are counted, each √2 times the one before

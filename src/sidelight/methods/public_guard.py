@@ -27,8 +27,6 @@ from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account
 
-__all__ = ["UNUSED", "PublicGuard"]
-
 _FAR = 4.0  # above what four tables without a shift showed
 UNUSED = "public_rows_unused"  # among what was found: public rows were not used beyond the first step
 

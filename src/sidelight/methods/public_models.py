@@ -38,8 +38,6 @@ from sidelight.losses import get_loss
 from sidelight.methods.public_trees import FEW_SPLITS, LARGE_LEAVES, RANDOM, SMALL_LEAVES, TreeShape, boosted
 from sidelight.solvers import ridge_minimum
 
-__all__ = ["CLIPPED", "FEWEST_ROWS", "Guided", "fit_guide", "reach_of", "score_of"]
-
 FEWEST_ROWS = 40  # public rows; fewer say too little about a nonlinear model
 _MOST_ROWS = 5_000  # that models are fitted to
 _MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from sidelight.arrays import Array, Floats
 from sidelight.data.guide import TreeEnsemble
 
-__all__ = ["FEW_SPLITS", "LARGE_LEAVES", "RANDOM", "SMALL_LEAVES", "BoostedFolds", "TreeShape", "boosted"]
-
 Aim = Literal["number", "class"]
 _CUTS, _MOST_CANDIDATES = 24, 4_096
 _MOST_TREES, _PATIENCE = 120, 15

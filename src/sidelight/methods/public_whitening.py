@@ -19,9 +19,9 @@ from sidelight.clipping import FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
 from sidelight.errors import positive
 from sidelight.methods.declare import method
-from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, MetricRule, MetricState
+from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, MetricRule, MetricState, Setting
 from sidelight.methods.parts import ConstantNoise, Flat, MeanLastHalf
-from sidelight.methods.recipe import Recipe, Setting
+from sidelight.methods.recipe import Recipe
 from sidelight.privacy import conversions
 from sidelight.problems.base import LinearProblem
 

@@ -75,9 +75,6 @@ from sidelight.privacy.observer import Observer
 from sidelight.privacy.release import Account, BoundedSum, release
 from sidelight.problems.base import LinearProblem, Problem
 
-__all__ = ["Loop", "Recipe", "Setting"]
-
-
 # ---------------------------------------------------------------------------------------------------
 # the loop
 

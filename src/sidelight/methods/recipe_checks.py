@@ -33,20 +33,6 @@ from sidelight.methods.part_kinds import (
     StepRule,
 )
 
-__all__ = [
-    "KINDS",
-    "check_clip",
-    "check_finish",
-    "check_like",
-    "check_methods",
-    "check_metric",
-    "check_multiplier",
-    "check_names",
-    "check_recipe",
-    "check_start",
-    "check_state",
-]
-
 # field: (what it takes, for instance, whether None leaves it out)
 KINDS: dict[str, tuple[type[Part], str, bool]] = {
     "start": (Start, "Cold()", False),

@@ -31,8 +31,6 @@ from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, release
 
-__all__ = ["Nsgd", "RsgdAr", "mixture_std", "nsgd", "renyi_epsilon", "rsgd_ar", "schedule", "sensitivities"]
-
 Gradient = Callable[[Floats, int], Floats]  # the mean gradient over batch j at w, data part alone
 
 

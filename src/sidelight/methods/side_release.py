@@ -21,8 +21,6 @@ from sidelight.methods.task import Method, Plan, Task, takes_partitions, takes_p
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event, Relation
 
-__all__ = ["Beside", "WrappedMethod", "plan_beside"]
-
 _TRIES = 6
 _SHORT = 1 - 1e-9  # of μ: what bisections and sums may lose to rounding
 

@@ -26,15 +26,6 @@ from sidelight.errors import AssumptionError, InputError, PrivacyWarning, not_ne
 from sidelight.losses import RAMP, Kind, Loss, Square
 from sidelight.methods.task import Task
 
-__all__ = [
-    "ClippedSquare",
-    "Smooth",
-    "StraightBeyond",
-    "batch_sizes",
-    "contraction",
-    "smooth",
-]
-
 
 @dataclass(frozen=True)
 class ClippedSquare(Loss):

@@ -39,25 +39,6 @@ from sidelight.privacy.release import Account
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.base import LinearProblem
 
-__all__ = [
-    "NOTHING",
-    "NOT_USED",
-    "PUBLIC_APART",
-    "Fitted",
-    "Method",
-    "NestedMethod",
-    "Plan",
-    "PlanState",
-    "Task",
-    "check_method",
-    "fit_charged",
-    "parameters",
-    "takes_partitions",
-    "takes_persons",
-    "takes_unlabeled",
-    "with_parameters",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Task:

@@ -28,21 +28,13 @@ from sidelight.privacy import accountants, events
 from sidelight.privacy.accountants import resolve_delta
 from sidelight.privacy.events import Event, NoOp, Relation
 from sidelight.privacy.identity import Identity
-from sidelight.privacy.ledger import Charge, Ledger, RegisteredDataset, Run
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.ledger_book import Charge, RegisteredDataset
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import ObservedAccount, Observer, PlanOnly
 from sidelight.privacy.open_accounts import Certified, OpenAccount
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement, Receipt, plain, warn_of_epsilon
-
-__all__ = [
-    "SEED_WARNING",
-    "Contract",
-    "Payer",
-    "delta_of",
-    "open_payer",
-    "relation_of",
-]
 
 DEFAULT_RELATION: Relation = "add-or-remove-one"
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection

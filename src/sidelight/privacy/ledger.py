@@ -47,8 +47,6 @@ from sidelight.privacy.ledger_book import (
 from sidelight.privacy.ledger_store import Decide, Entry, FileStore, MemoryStore
 from sidelight.privacy.release import Run
 
-__all__ = ["Binding", "Charge", "Identity", "Ledger", "RegisteredDataset", "Run", "Spending"]
-
 
 class Ledger:
     """Datasets, their lifetime budgets, and what every run was charged."""

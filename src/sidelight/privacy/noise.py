@@ -42,20 +42,6 @@ from sidelight.privacy.normals import float32_normals, kernels
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "SEED_ASSUMPTION",
-    "Noise",
-    "Value",
-    "as_floats",
-    "discrete_gaussian",
-    "finite",
-    "here",
-    "is_tensor",
-    "keyed_generator",
-    "on_host",
-    "renew_after_fork",
-]
-
 SEED_ASSUMPTION = (
     "noise came from a seed that the user chose; the guarantee holds only while the seed stays secret, and "
     "cannot be guessed"

@@ -15,8 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from randomgen import AESCounter
 
-__all__ = ["float32_normals", "kernels"]
-
 _BLOCK = 2**15  # pairs at a time: they stay in the cache
 _ENDS = 2**20  # of 2³² values of u, so many at either end get more bits
 _MARGIN = 1 + 2.0**-20  # at least what the rounding of logarithm, root and cosine can take from the scale

@@ -17,12 +17,6 @@ from sidelight.privacy.noise import here
 from sidelight.privacy.release import Account
 from sidelight.privacy.statement import warn_of_epsilon
 
-__all__ = [
-    "Certified",
-    "OpenAccount",
-    "certificate_of",
-]
-
 _CERTIFIED = 1e-9  # relative; a filter may fill its budget to the last bit
 
 

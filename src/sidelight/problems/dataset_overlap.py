@@ -19,8 +19,6 @@ from sidelight.arrays import Array
 from sidelight.errors import PrivacyConditionError
 from sidelight.problems.datasets import NamedRows, record_count
 
-__all__ = ["check_held_out", "places_within", "repeats_a_record", "rows_in_memory", "shared_records"]
-
 
 def repeats_a_record(dataset: object) -> bool:
     """Whether a subset or a concatenation names a record twice, as far as these and tensors tell."""

@@ -31,11 +31,6 @@ from sidelight.errors import INTERRUPTS, InputError, SidelightError, callable_or
 from sidelight.oracles.network.batches import Batch, each_tensor, row_count, take
 from sidelight.privacy.identity import Identity
 
-__all__ = [
-    "CHUNK", "Chunks", "Loading", "NamedRows", "Records", "as_dataset", "collate_plainly", "gathering",
-    "identity_of", "not_interrupted", "paired", "record_count", "root_of",
-]  # fmt: skip
-
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
 _BY_NUMBER = (
     "private records are drawn by chance, one by one, so a dataset has len() and items by number (map-style)"

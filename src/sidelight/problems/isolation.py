@@ -16,8 +16,6 @@ from sidelight.oracles.network.batches import seed_torch
 from sidelight.oracles.network.snapshots import Generators
 from sidelight.oracles.network.state import CodeState
 
-__all__ = ["Isolation", "record_seed", "reseed"]
-
 T = TypeVar("T")
 
 

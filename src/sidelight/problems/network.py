@@ -24,8 +24,6 @@ from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
 from sidelight.problems.public_training import PublicTraining, train_well
 
-__all__ = ["Batches", "CallersProblem", "NetworkProblem"]
-
 
 class Batches:
     """Where private records come from, in batches of one shape."""

@@ -29,8 +29,6 @@ from sidelight.oracles.network.flat import evaluating, read, tensor, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
 
-__all__ = ["HeldOut", "NetworkGuide", "Score", "are_classes", "outputs_of", "public_indices"]
-
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
 _REACH = 1e-3  # of the parameters' length: between two gradients whose difference is the curvature
 

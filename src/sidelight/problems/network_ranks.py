@@ -35,20 +35,6 @@ from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.release import BoundedSum, across
 from sidelight.problems.isolation import record_seed
 
-__all__ = [
-    "RANKS_TRUSTED",
-    "Applied",
-    "Done",
-    "Drawn",
-    "Ranks",
-    "Seeds",
-    "Setup",
-    "SumQuestion",
-    "Summing",
-    "ranks_of",
-    "refuse_wrapped",
-]
-
 RANKS_TRUSTED = (
     "the ranks and the network between them are trusted with the private records, as this machine is"
 )

@@ -30,8 +30,6 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import HeldOut, Score, are_classes, public_indices
 
-__all__ = ["Optimizer", "PublicTraining", "Pull", "one_cycle", "plain_steps", "train_well"]
-
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 

@@ -21,8 +21,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.problems.base import Constants, Problem
 
-__all__ = ["PublicUsers", "UsersProblem"]
-
 
 class PublicUsers:
     """Clients that consented to be public: their updates at the parameters of the present round.

@@ -21,7 +21,8 @@ from sidelight.errors import InputError, SidelightError
 from sidelight.files import as_bytes, read_whole, write_text
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Event, Relation
-from sidelight.privacy.ledger import Charge, Ledger
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.ledger_book import Charge
 from sidelight.privacy.statement import PrivacyStatement, plain
 from sidelight.report.effects import Effects
 
