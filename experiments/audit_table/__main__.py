@@ -1,4 +1,4 @@
-"""python -m experiments.audit_table [--docs docs/audit.md]
+"""python -m experiments.audit_table [--docs docs/reproductions/audits.md]
 
 Every method of the registry by every audit, at ε = 4 and δ = 1e-5; recipes on a small network too. Runs what
 is missing from results.json here (stop it and start it again as you like; delete the file for a fresh start),
@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", type=Path, default=Path("docs/audit.md"), help="the page with the table")
+    parser.add_argument("--docs", type=Path, default=Path("docs/reproductions/audits.md"), help="the page with the table")
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     options = parser.parse_args()
     rows: list[Row] = json.loads(options.results.read_text()) if options.results.exists() else []

@@ -1,4 +1,4 @@
-"""The summaries of the experiment behind docs/compare.md."""
+"""The summaries of the experiment behind docs/reproductions/compare.md."""
 
 from __future__ import annotations
 

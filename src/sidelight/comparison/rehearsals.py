@@ -8,7 +8,7 @@ Real test rows are pessimistic: two parts of the public rows cannot teach what a
 More synthetic rows are a second test set, and too optimistic. How far between them the truth is differs from
 table to table, so that a range is reported and no number; methods are ranked by the synthetic rows.
 `only_public` learns from all public rows but the test rows, and its range is that of those alone.
-docs/compare.md has all this beside real fits.
+docs/reproductions/compare.md has all this beside real fits.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ class _Plan:
             f"Each range runs from the score on {m:,} real public rows that the models did not see, less "
             "its error (pessimistic), to the score on more synthetic rows (optimistic). A real fit may land "
             "anywhere in it: on seven tables, 97 of 100 fits did. Ranks are more reliable than levels "
-            "(docs/compare.md).",
+            "(docs/reproductions/compare.md).",
         ]
         if self.rehearsed < self.rows:
             lines.append(
