@@ -106,7 +106,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """The block of GPT-2: normalisation first, GELU, four times the width inside."""
+    """The block of GPT-2: normalization first, GELU, four times the width inside."""
 
     def __init__(self, width: int, heads: int, *, causal: bool) -> None:
         super().__init__()

@@ -56,9 +56,9 @@ def plot(
             xs = sorted(points)
             stats = [mean_and_error(points[x]) for x in xs]
             errors = [0.0 if n < 2 else error for _, error, n in stats]
-            colour, marker = style[name]
+            color, marker = style[name]
             handles[name] = axis.errorbar(
-                xs, [mean for mean, _, _ in stats], errors, label=name, color=colour, marker=marker, ms=4
+                xs, [mean for mean, _, _ in stats], errors, label=name, color=color, marker=marker, ms=4
             )
         axis.set(title=title, xlabel=x_name, ylabel=y_name, xscale="log" if log_x else "linear")
         axis.grid(alpha=0.3)

@@ -75,7 +75,7 @@ def split(data: datasets.Dataset, *, repeat: int, public_share: float, ranges: R
     public, private, test = order[:count], order[count:cut], order[cut:]
     bounds = _bounds(data, X[public], ranges)
     rows = [
-        bound_rows(X[part].astype(np.float64), bounds, fit_intercept=False, normalise=True)
+        bound_rows(X[part].astype(np.float64), bounds, fit_intercept=False, normalize=True)
         for part in (private, public, test)
     ]
     targets, units, shift = [y[private], y[public]], 1.0, 0.0

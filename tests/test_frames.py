@@ -42,7 +42,7 @@ BOTH = pytest.mark.parametrize("library", LIBRARIES)
 
 
 @BOTH
-def test_every_type_of_column_is_recognised_and_learned_from(library: str) -> None:
+def test_every_type_of_column_is_recognized_and_learned_from(library: str) -> None:
     model = PrivateClassifier(epsilon=5.0, random_state=0).fit(
         *split(PRIVATE, library), *split(PUBLIC, library)
     )

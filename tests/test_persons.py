@@ -277,7 +277,7 @@ def test_errors_do_not_state_how_many_rows_persons_have() -> None:
 
 
 def test_names_that_were_rounded_are_nobodys() -> None:
-    """Of long numbers a float does not tell neighbours apart: two persons would be taken for one."""
+    """Of long numbers a float does not tell neighbors apart: two persons would be taken for one."""
     from sidelight.data.persons import persons_of
 
     long = [2**53 + k for k in range(4)]

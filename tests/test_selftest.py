@@ -47,7 +47,7 @@ class Swapped:
 @pytest.mark.parametrize(
     ("name", "broken", "check"),
     [("Noise", Weak, "noise"), ("Noise", Repeated, "keys"), ("AESCounter", Swapped, "generator"),
-     ("epsilon", lambda *_, **__: 1.0, "accounting"), ("replay_neighbours", None, "replay")],
+     ("epsilon", lambda *_, **__: 1.0, "accounting"), ("replay_neighbors", None, "replay")],
 )  # fmt: skip
 def test_a_fault_is_named_and_is_an_exit_code(
     name: str, broken: Any, check: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -17,7 +17,7 @@ from statistics import mean, stdev
 import matplotlib
 
 matplotlib.use("svg")
-# The same colours in every picture, each legible on the pages' light and dark backgrounds.
+# The same colors in every picture, each legible on the pages' light and dark backgrounds.
 OURS, PUBLIC, OTHER, THIRD, FREE, INK = "#2f88b5", "#d2632f", "#3a9a6b", "#9a62b8", "#7d848c", "#7d848c"
 matplotlib.rcParams.update({"svg.hashsalt": "sidelight", "svg.fonttype": "none", "font.size": 10})
 matplotlib.rcParams.update({f"{part}.color": INK for part in ("text", "xtick", "ytick")})
@@ -63,7 +63,7 @@ def axes(width: float = 6.5, height: float = 3.2) -> Axes:
     return axis
 
 
-def centre_and_error(values: list[float]) -> tuple[float, float]:
+def center_and_error(values: list[float]) -> tuple[float, float]:
     """The mean and its standard error."""
     return mean(values), stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
@@ -80,7 +80,7 @@ def tables() -> None:
         ("v", "dp_sgd", THIRD),
     ):
         xs = sorted(found[method])
-        ys, errors = zip(*(centre_and_error(found[method][x]) for x in xs), strict=True)
+        ys, errors = zip(*(center_and_error(found[method][x]) for x in xs), strict=True)
         axis.errorbar(xs, ys, errors, fmt=style + "-", ms=4, capsize=3, color=color, label=method)
     for line, method, color in (("--", "non_private", FREE), (":", "only_public", PUBLIC)):
         level = mean(value for values in found[method].values() for value in values)
@@ -102,7 +102,7 @@ def networks() -> None:
         ("s", "only_public", "public records alone, ε = 0", PUBLIC),
         ("o", "auto", "Trainer with private records, ε = 2", OURS),
     ):
-        xs, errors = zip(*(centre_and_error(found[task, method]) for task in TASKS), strict=True)
+        xs, errors = zip(*(center_and_error(found[task, method]) for task in TASKS), strict=True)
         axis.errorbar(xs, names, xerr=errors, fmt=style, ms=5, capsize=3, color=color, label=name)
     for place, task in enumerate(TASKS):
         low, high = mean(found[task, "only_public"]), mean(found[task, "auto"])
@@ -156,7 +156,7 @@ def audit() -> None:
     proven: dict[tuple[str, str], float] = defaultdict(float)
     claimed: dict[str, float] = {}
     for row in json.loads((RESULTS / "audit_table/results.json").read_text()):
-        if row["model"] == "linear" and row["method"] in TRIED and row["kind"] != "neighbour replay":
+        if row["model"] == "linear" and row["method"] in TRIED and row["kind"] != "neighbor replay":
             key = row["method"], row["kind"]
             proven[key] = max(proven[key], float(row["lower_bound"]))
             claimed[row["method"]] = float(row["claimed_epsilon"])

@@ -18,7 +18,7 @@ from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 
-from sidelight.audit import suite as catalogue  # noqa: E402
+from sidelight.audit import suite as catalog  # noqa: E402
 from sidelight.audit.suite import SuitePlan, run  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 
@@ -38,7 +38,9 @@ Row = dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--docs", type=Path, default=Path("docs/reproductions/audits.md"), help="the page with the table")
+    parser.add_argument(
+        "--docs", type=Path, default=Path("docs/reproductions/audits.md"), help="the page with the table"
+    )
     parser.add_argument("--results", type=Path, default=HERE / "results.json")
     options = parser.parse_args()
     rows: list[Row] = json.loads(options.results.read_text()) if options.results.exists() else []
@@ -58,7 +60,7 @@ def main() -> int:
 def missing(rows: list[Row]) -> Iterator[Row]:
     """The audits that are not in the file yet, a method at a time."""
     done = {(row["model"], row["method"]) for row in rows}
-    for model, names in (("linear", catalogue.linear()), ("network", catalogue.networks())):
+    for model, names in (("linear", catalog.linear()), ("network", catalog.networks())):
         for name in names:
             if (model, name) not in done:
                 for one in run(SuitePlan([name], model=model, **SETTINGS[model])):  # type: ignore[arg-type]
@@ -79,14 +81,14 @@ def table(rows: list[Row]) -> str:
         name = f"`{method}`" + (" on a network" if model == "network" else "")
         passed = all(row["passed"] for row in kinds.values())
         cells = [_claim(first), _bound(kinds.get("many-run")), _bound(kinds.get("one-run"))]
-        cells += [_move(kinds["neighbour replay"]), "passed" if passed else "**refuted**"]
+        cells += [_move(kinds["neighbor replay"]), "passed" if passed else "**refuted**"]
         lines.append(f"| {name} | {relation} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _order(key: tuple[str, str, str]) -> tuple[str, int, str]:
     model, method, relation = key
-    names = list(catalogue.linear() if model == "linear" else catalogue.networks())
+    names = list(catalog.linear() if model == "linear" else catalog.networks())
     return model, names.index(method), relation
 
 

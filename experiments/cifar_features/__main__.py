@@ -143,8 +143,8 @@ def _invented() -> tuple[Pair, Pair]:
         angle, width = np.pi * (y % 5) / 5, 0.5 + y // 5
         phase = generator.uniform(0, 6, rows)
         waves = np.cos(angle)[:, None, None] * across + np.sin(angle)[:, None, None] * down
-        grey = np.sin(waves * width[:, None, None] + phase[:, None, None])
-        noisy = 128 + 60 * grey[..., None] + generator.normal(0, 20, (rows, 32, 32, 3))
+        gray = np.sin(waves * width[:, None, None] + phase[:, None, None])
+        noisy = 128 + 60 * gray[..., None] + generator.normal(0, 20, (rows, 32, 32, 3))
         return noisy.clip(0, 255).astype(np.uint8), y
 
     return part(500), part(100)

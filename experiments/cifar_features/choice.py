@@ -68,13 +68,13 @@ def lines(averages: Tensor, y: Array) -> list[tuple[str, float, str, str]]:
 
 
 def _gram(rows: Tensor) -> Tensor:
-    """Inner products of the rows, each feature standardised."""
+    """Inner products of the rows, each feature standardized."""
     standard = (rows - rows.mean(dim=0)) / rows.std(dim=0).clamp_min(1e-6)
     return (standard @ standard.T).double()
 
 
 def accuracy(gram: Tensor, y: Array, kernel: float | None) -> float:
-    """Of held-out public images: rows are centred by the other folds, and compared by their cosines."""
+    """Of held-out public images: rows are centered by the other folds, and compared by their cosines."""
     right = np.zeros(len(RIDGES))
     for repeat in range(_REPEATS):
         place = np.random.default_rng(100 + repeat).permutation(len(y)) % _FOLDS
@@ -88,9 +88,9 @@ def accuracy(gram: Tensor, y: Array, kernel: float | None) -> float:
 
 def _cosines(gram: Tensor, train: Tensor) -> Tensor:
     mean = gram[:, train].mean(dim=1)
-    centred = gram - mean - mean[:, None] + mean[train].mean()
-    length = centred.diagonal().sqrt()
-    return centred / length / length[:, None]
+    centered = gram - mean - mean[:, None] + mean[train].mean()
+    length = centered.diagonal().sqrt()
+    return centered / length / length[:, None]
 
 
 def _right(train: Tensor, test: Tensor, y: Array, y_test: Array) -> Array:

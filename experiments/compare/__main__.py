@@ -1,4 +1,4 @@
-"""Does `sidelight compare` tell the truth?  python -m experiments.compare [--draws 3] [--out docs/reproductions/compare.md]
+"""Does `sidelight compare` tell the truth?  python -m experiments.compare --out docs/reproductions/compare.md
 
 For each draw of a table: a few public rows, 20 % to test, the rest private. The range that
 `sidelight.compare` gives from the public rows alone stands beside what real fits on the private rows reach on

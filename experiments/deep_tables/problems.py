@@ -119,7 +119,7 @@ def _cifar(seed: int) -> Problem:
         pair("pool", X[pool], y[pool]),
         pair("test", X_test[:2_000], y_test[:2_000]),
         torch.cat(copies),
-        features("foreign", 255 - X[pool][..., [2, 0, 1]]),  # negatives in other colours
+        features("foreign", 255 - X[pool][..., [2, 0, 1]]),  # negatives in other colors
     )
 
 

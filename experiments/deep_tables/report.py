@@ -75,7 +75,7 @@ def _table(
 
 def _cell(field: str, value: object) -> str:
     if field == "corrupt":
-        return {"": "as it is", "domain": "negatives in other colours", "classes": "classes renamed"}.get(
+        return {"": "as it is", "domain": "negatives in other colors", "classes": "classes renamed"}.get(
             str(value), f"{str(value).removeprefix('labels ')} of the labels random"
         )
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ __all__ = ["Gpt", "word_losses"]
 
 
 class Block(nn.Module):
-    """Normalisation first, GELU, four times the width inside."""
+    """Normalization first, GELU, four times the width inside."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -77,7 +77,7 @@ def _adult(seed: int) -> Task:
 
 
 def _magic(seed: int) -> Task:
-    """MAGIC: 10 numbers, standardised by 1,000 public rows; 14,216 private ones, a fifth to test."""
+    """MAGIC: 10 numbers, standardized by 1,000 public rows; 14,216 private ones, a fifth to test."""
     data = datasets.magic()
     rows, labels = np.asarray(data.X, dtype=np.float32), (np.asarray(data.y) > 0).astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(labels))

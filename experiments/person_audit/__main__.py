@@ -1,7 +1,7 @@
 """python -m experiments.person_audit [--docs docs/persons.md]
 
 Networks on 40 persons with 20 rows each, clipped by person or row by row, all of them claiming (1, 1e-5) for
-a person. Neighbours differ in all rows of one person: their content, their number, and whether they are
+a person. Neighbors differ in all rows of one person: their content, their number, and whether they are
 there. The results go to results.csv here, and as a table into the page.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Literal  # noqa: E402
 
-from sidelight.audit import replay_neighbours  # noqa: E402
+from sidelight.audit import replay_neighbors  # noqa: E402
 from sidelight.audit.networks import on_network  # noqa: E402
 from sidelight.files import write_text  # noqa: E402
 from sidelight.methods import coupling, dope_sgd, dp_sgd  # noqa: E402
@@ -55,7 +55,7 @@ def audited(
     subject = on_network(
         recipe, relation="add-or-remove-one", steps=steps, rows_a_person=rows, protects=protects
     )
-    result = replay_neighbours(subject, seeds=1)
+    result = replay_neighbors(subject, seeds=1)
     found = "passed" if result.passed else f"refuted: {result.findings[0].promise}"
     share = f"{result.details['largest_share']:.3g}"
     line = (recipe.name, protects, f"person of {rows} rows", share, found)

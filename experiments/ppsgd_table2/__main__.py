@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         jobs, grid.run, args.out / "runs.csv", fields=grid.FIELDS, results=("value", "seconds"),
         workers=args.workers, title="Table 2",
     )  # fmt: skip
-    summary = report.summarise(runs)
+    summary = report.summarize(runs)
     report.write_csv(summary, args.out / "results.csv")
     text = report.markdown(summary, report.read_paper(HERE / "paper.csv"))
     console.print(text, markup=False, soft_wrap=True)

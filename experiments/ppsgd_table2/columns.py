@@ -32,7 +32,7 @@ class Column:
         make: the method.
         group: columns of one group are settings of one method; the table shows the best of them on the test
             part, as the paper does for SgdAdv and OutPert and (η, s and λ) presumably for PPSGD.
-        smooth: the huberised hinge stands in for the hinge.
+        smooth: the huberized hinge stands in for the hinge.
         repeats: at most this many; slow ones get fewer, and the table says how many.
         turn: columns of turn 0 are run first, those of turn 2 last.
     """

@@ -66,7 +66,7 @@ def jobs(
         if kind == "all" or (name in USER and (kind == "public" or cell.dataset in protocol.DECLARED))
     ]
     order = {cell.dataset: k for k, cell in enumerate(cells)}
-    # Neighbours in the list share a split, which a process keeps.
+    # Neighbors in the list share a split, which a process keeps.
     made.sort(key=lambda job: (COLUMNS[job["column"]].turn, order[job["dataset"]], job["repeat"]))
     if only:
         made = [job for job in made if any(_matches(job, text) for text in only)]

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 Cell = tuple[str, str, str]
 
 
-def summarise(runs: list[dict[str, str]]) -> list[Row]:
+def summarize(runs: list[dict[str, str]]) -> list[Row]:
     """One row a cell and column: mean, standard error, number of repeats, mean seconds."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for run in runs:

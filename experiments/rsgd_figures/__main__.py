@@ -18,7 +18,7 @@ from experiments.sweep import sweep  # noqa: E402
 HERE = Path(__file__).parent
 TITLES = {
     "1": "Figure 1: logistic regression",
-    "2": "Figure 2: huberised SVM",
+    "2": "Figure 2: huberized SVM",
     "3": "Figure 3: CPU seconds of a fit on KDD Cup 99, ε = 0.5",
 }
 Panels = dict[str, dict[str, dict[float, list[float]]]]

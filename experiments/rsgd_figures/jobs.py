@@ -1,4 +1,4 @@
-"""Logistic regression and huberised SVM over ε, and processing time over the number of rows.
+"""Logistic regression and huberized SVM over ε, and processing time over the number of rows.
 
 As in the paper: categories one-hot, numbers to [0, 1], unit rows, a constant column, λ = 0.001, h = 0.5,
 δ = 1e-8 (1e-12 for KDD Cup 99), batches of 4,000 for RSGD-AR and √n for SGD-MA. Every method is run under
@@ -53,7 +53,7 @@ def make(name: str, n: int, loss: str, epsilon: float) -> Any:
 
 @cache
 def table(name: str) -> tuple[Any, Any]:
-    """Features in [0, 1] (float32) and labels ±1, before rows are normalised."""
+    """Features in [0, 1] (float32) and labels ±1, before rows are normalized."""
     if name == "synthetic":
         rng = np.random.default_rng(0)
         X = rng.random((3000, 8)).astype(np.float32)

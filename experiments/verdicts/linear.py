@@ -13,7 +13,7 @@ from experiments.ppsgd_table2.report import (
     REGRESSION,
     best_of_groups,
     read_paper,
-    summarise,
+    summarize,
 )
 from experiments.sweep import read
 from experiments.verdicts.leads import Claim, Lead, Seeds, lead
@@ -102,7 +102,7 @@ def _text() -> Iterator[Claim]:
 
 def _table2() -> Iterator[Claim]:
     paper = read_paper(ROOT / TABLE2 / "paper.csv")
-    best = best_of_groups(summarise(read(ROOT / TABLE2 / "runs.csv")))
+    best = best_of_groups(summarize(read(ROOT / TABLE2 / "runs.csv")))
 
     def ahead(cell: tuple[str, str, str], high: str, low: str) -> Lead | None:
         a, b = (best.get((*cell, "all", name)) for name in (high, low))

@@ -99,7 +99,7 @@ class UnboundedSensitivity(SidelightError, ValueError):
 
 
 class RelationError(SidelightError, ValueError):
-    """Two neighbouring relations were mixed, or a method cannot give the one asked for."""
+    """Two neighboring relations were mixed, or a method cannot give the one asked for."""
 
 
 class InputError(SidelightError, ValueError):

@@ -58,7 +58,7 @@ class Loss(ABC):
 
     @abstractmethod
     def curvature(self, z: Array, y: Array) -> Array:
-        """d²ℓ/dz², one number per record (where the slope has a kink: a valid generalised derivative)."""
+        """d²ℓ/dz², one number per record (where the slope has a kink: a valid generalized derivative)."""
 
     @property
     def steepness_at_zero(self) -> float | None:
@@ -107,14 +107,14 @@ class Hinge(Loss):
 
 @dataclass(frozen=True)
 class Huber(Loss):
-    """The huberised hinge of half-width h: 0 if yz > 1+h, (1+h−yz)²/4h if |1−yz| ≤ h, 1−yz otherwise."""
+    """The huberized hinge of half-width h: 0 if yz > 1+h, (1+h−yz)²/4h if |1−yz| ≤ h, 1−yz otherwise."""
 
     name: ClassVar[str] = "huber"
     task: ClassVar[Kind] = "binary"
     h: float = 0.5
 
     def __post_init__(self) -> None:
-        positive("the width h of the huberised hinge", self.h)
+        positive("the width h of the huberized hinge", self.h)
 
     @property
     def smoothness(self) -> float:
@@ -238,7 +238,7 @@ class Softmax(Loss):
     def slope(self, z: Array, y: Array) -> Array:
         slope = self.probabilities(z)
         own = np.arange(len(slope)), np.asarray(y, dtype=np.intp)
-        # Not p − 1, of which rounding is all that is left where p is nearly 1: a clip that normalises would
+        # Not p − 1, of which rounding is all that is left where p is nearly 1: a clip that normalizes would
         # make it a whole contribution.
         slope[own] = 0
         slope[own] = -np.minimum(slope.sum(axis=1), 1.0)

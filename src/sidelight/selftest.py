@@ -21,7 +21,7 @@ from randomgen import AESCounter
 from sidelight import BudgetExceeded, Ledger, __version__
 from sidelight.accounting import Noise, epsilon, gaussian, poisson, repeat
 from sidelight.arrays import Floats
-from sidelight.audit import replay_neighbours
+from sidelight.audit import replay_neighbors
 from sidelight.methods import dp_sgd
 from sidelight.methods.parts import Flat
 
@@ -126,7 +126,7 @@ def ledger_refuses() -> str:
 def replays_hold() -> str:
     """One record moves no private sum further than declared, and nothing else that leaves a run."""
     for name in METHODS:
-        result = replay_neighbours(name, seeds=1, release_runs=100)
+        result = replay_neighbors(name, seeds=1, release_runs=100)
         _require(result.passed, str(result))
     return f"{len(METHODS)} methods on neighboring data sets"
 
@@ -145,7 +145,7 @@ class _LongerThanStated(Flat):
 def replay_sees_a_fault() -> str:
     """The replay above is worth something only if it finds a method that is broken."""
     broken = dp_sgd(steps=4, clip_norm=0.3).with_parts(name="planted fault", clip=_LongerThanStated(0.3))
-    result = replay_neighbours(broken, seeds=1, release_runs=10)
+    result = replay_neighbors(broken, seeds=1, release_runs=10)
     seen = [finding.promise for finding in result.findings]
     _require(
         any("private sum" in promise for promise in seen),

@@ -1,13 +1,13 @@
 """The one solver, and what it solves on public rows.
 
-The solver finds the exact minimiser of a convex sum with a ridge and a linear term:
+The solver finds the exact minimizer of a convex sum with a ridge and a linear term:
 
     Σ f(w) + (ridge/2)‖w‖² + linear·w        until ‖gradient‖ ≤ tolerance
 
 Model reuse, the mirror step of DPMD, objective perturbation and the baselines are all of this form. Damped
-Newton steps find the minimiser, a dozen or two as a rule. With one output and few features the Hessian is
-factored; otherwise conjugate gradients solve for the step. The huberised hinge and the clipped square have
-kinks in their slope: there the Hessian is a generalised one and backtracking keeps the step from cycling.
+Newton steps find the minimizer, a dozen or two as a rule. With one output and few features the Hessian is
+factored; otherwise conjugate gradients solve for the step. The huberized hinge and the clipped square have
+kinks in their slope: there the Hessian is a generalized one and backtracking keeps the step from cycling.
 
 Whether a solver arrives would be an output if it depended on private records. So on private ones it does
 not end with Newton's steps: accelerated gradient descent follows, which arrives after a number of steps that
@@ -55,7 +55,7 @@ class ConvexSum(Protocol):
         """∇f(w), added up so that a long sum does not round more than `attainable` says."""
 
     def hessian(self, w: Floats) -> Floats:
-        """∇²f(w) as a matrix; where the slope has a kink, a generalised one."""
+        """∇²f(w) as a matrix; where the slope has a kink, a generalized one."""
 
     def hessian_times(self, w: Floats, direction: Floats) -> Floats:
         """∇²f(w)·direction."""
@@ -68,7 +68,7 @@ class Minimum(NamedTuple):
     gradient: float  # its length at w
 
 
-def minimise(
+def minimize(
     parts: Sequence[ConvexSum],
     *,
     ridge: float,
@@ -77,7 +77,7 @@ def minimise(
     start: Floats | None = None,
     curvature: float | None = None,
 ) -> Minimum:
-    """The minimiser of the sum of all `parts`, or the point of smallest gradient that was met.
+    """The minimizer of the sum of all `parts`, or the point of smallest gradient that was met.
 
     Args:
         curvature: a bound on the Hessian of Σ f, for private records: with it the solver arrives.
@@ -96,7 +96,7 @@ def attainable(*, n: int, slope: float, curvature: float, ridge: float, linear: 
 
     Terms of size n·slope + ‖linear‖ cancel in it, and a margin x·w carries the rounding of ‖w‖, which is at
     most (n·slope + ‖linear‖)/ridge, and at most √(2n·start/ridge) + 2‖linear‖/ridge since the objective at
-    the minimiser is no higher than at 0.
+    the minimizer is no higher than at 0.
 
     Args:
         slope, curvature: bounds on the gradient and the Hessian of one record.
@@ -209,7 +209,7 @@ def _backtrack(objective: _Objective, w: Floats, step: Floats, decrease: float) 
 # model reuse, and ridge regression on public rows
 
 
-_SHARP = 0.02  # half-width of the huberised hinge where the hinge itself is not needed
+_SHARP = 0.02  # half-width of the huberized hinge where the hinge itself is not needed
 
 
 def reuse(
@@ -258,7 +258,7 @@ def ridge_minimum(
     start: Floats | None = None,
     tolerance: float = 1e-7,
 ) -> Floats:
-    """argmin_w (1/n) Σ_j ℓ(w; x̂_j, ŷ_j) + (strength/2)‖w‖², flat. The hinge is huberised.
+    """argmin_w (1/n) Σ_j ℓ(w; x̂_j, ŷ_j) + (strength/2)‖w‖², flat. The hinge is huberized.
 
     The search begins at `start`; the answer does not depend on it beyond the tolerance. Where rounding stands
     in the way of the tolerance, it is the best point that was met.
@@ -315,7 +315,7 @@ class _Losses:
 
     def hessian(self, v: Floats) -> Floats:
         curvatures = self.loss.curvature(self._margins(v), self.y)
-        bent = curvatures > 0  # of a huberised hinge few records are
+        bent = curvatures > 0  # of a huberized hinge few records are
         A = dense(self.A)  # asked for with few features alone
         rows = A if bent.all() else A[bent]
         return np.asarray((rows.T * curvatures[bent]) @ rows)
@@ -354,14 +354,14 @@ def _smooth(
     *,
     strict: bool = True,
 ) -> Floats:
-    """The minimiser for a loss with a slope, flat. Everything is n times the mean objective.
+    """The minimizer for a loss with a slope, flat. Everything is n times the mean objective.
 
     strict: whether it is an error if rounding keeps the solver from its goal.
     """
     n, losses = len(y), _Losses(loss, A, y, base)
     v = np.zeros(losses.dimension) if start is None else start
     goal = tolerance * max(n, losses.terms(v))
-    minimum = minimise([losses], ridge=2 * lam * n, tolerance=goal, start=v)
+    minimum = minimize([losses], ridge=2 * lam * n, tolerance=goal, start=v)
     if strict and minimum.gradient > goal:
         raise AssumptionError("model reuse did not converge; scale the features or raise lam")
     return minimum.w
@@ -374,7 +374,7 @@ def _smooth(
 def _solve_hinge(A: Floats, y: Floats, base: Floats, lam: float, tolerance: float) -> Floats:
     """Multipliers a ∈ [0, 1]ⁿ with v = Σ_j a_j y_j x_j/(2λn), until the duality gap closes.
 
-    Ever sharper huberised hinges come near: their slopes are feasible multipliers, and once the set of
+    Ever sharper huberized hinges come near: their slopes are feasible multipliers, and once the set of
     records on the margin is right, the optimality conditions are linear. Coordinate ascent does the rest.
     """
     dual = _HingeDual(A * y[:, None], y * base, 2 * lam * len(y))

@@ -153,10 +153,10 @@ class WrongSignAgd(DpAgd):
 
 
 @dataclass(frozen=True)
-class NormalisedRsgd(RsgdAr):
+class NormalizedRsgd(RsgdAr):
     """The released code of RSGD-AR: every batch gradient is divided by its norm."""
 
-    name: ClassVar[str] = "rsgd_ar, normalised gradients"
+    name: ClassVar[str] = "rsgd_ar, normalized gradients"
 
     def _release(self, task: Task, plan: Plan, order: Any, *, account: Any, noise: Any) -> Fitted:
         problem, sizes, std = plan.state["problem"], plan.state["sizes"], plan.state["std"]
@@ -391,7 +391,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str, str]] = {
     ),
     "ppsgd, no omega cap": (uncapped, REPLACE, "the filter's certificate covers"),
     "dp_agd, wrong sign": (lambda: WrongSignAgd(splits=3), ADD, "the outputs of a private_process"),
-    "rsgd_ar, normalised gradients": (NormalisedRsgd, REPLACE, "one record moves a private sum"),
+    "rsgd_ar, normalized gradients": (NormalizedRsgd, REPLACE, "one record moves a private sum"),
     "dp_sgd, mean of the batch": (
         lambda: tampered(MeanOfBatch, _dp(expected_batch_size=HALF), "dp_sgd, mean of the batch"),
         ADD,

@@ -41,7 +41,7 @@ def test_rates_are_clopper_and_pearsons() -> None:
     assert lower_rate(0, 10, 0.025) == 0 and upper_rate(10, 10, 0.025) == 1
 
 
-def test_rates_prove_the_epsilon_of_randomised_response() -> None:
+def test_rates_prove_the_epsilon_of_randomized_response() -> None:
     for epsilon in (0.1, 1.0, 3.0):
         truth = np.exp(epsilon) / (1 + np.exp(epsilon))
         assert rates_epsilon(truth, 1 - truth, 0.0) == pytest.approx(epsilon)

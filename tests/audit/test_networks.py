@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sidelight.audit import on_network, one_run, replay_neighbours  # noqa: E402
+from sidelight.audit import on_network, one_run, replay_neighbors  # noqa: E402
 from sidelight.audit.tape import vector  # noqa: E402
 from sidelight.errors import InputError, RelationError  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
@@ -33,7 +33,7 @@ honest_sum = NetworkOracle.clipped_sum
     ],
 )
 def test_a_method_passes_on_a_network(method: str, relation: Any, more: dict[str, Any]) -> None:
-    result = replay_neighbours(on_network(method, relation=relation, **FAST, **more), seeds=1)
+    result = replay_neighbors(on_network(method, relation=relation, **FAST, **more), seeds=1)
     assert result.passed and result.details["largest_share"] > 0.5, str(result)
 
 
@@ -52,7 +52,7 @@ def test_the_origin_inside_the_sum_is_caught(monkeypatch: pytest.MonkeyPatch) ->
         return value + rows * options["origin"]
 
     planted(monkeypatch, inside)
-    result = replay_neighbours(on_network(dope_sgd(clip_norm=0.1), **FAST), seeds=1)
+    result = replay_neighbors(on_network(dope_sgd(clip_norm=0.1), **FAST), seeds=1)
     assert any("one record moves a private sum" in f.promise for f in result.findings)
 
 
@@ -62,7 +62,7 @@ def test_a_realised_batch_size_in_the_sum_is_caught(monkeypatch: pytest.MonkeyPa
 
     planted(monkeypatch, mean)
     subject = on_network(dp_sgd(clip_norm=0.1), expected_batch_size=20, **FAST)
-    assert not replay_neighbours(subject, seeds=1).passed
+    assert not replay_neighbors(subject, seeds=1).passed
 
 
 def one_runs() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Neighbour replay: every method passes, under every relation, and broken copies are called by name."""
+"""Neighbor replay: every method passes, under every relation, and broken copies are called by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.audit.broken import BROKEN, uncapped
 from tests.private_values import value_of
 
-from sidelight.audit import Linear, replay, replay_neighbours
+from sidelight.audit import Linear, replay, replay_neighbors
 from sidelight.audit.subjects import scene
 from sidelight.audit.suite import SuitePlan, linear, subjects
 from sidelight.audit.tape import RecordedCall, Tape, listening
@@ -21,11 +21,11 @@ from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.privacy import release as doors
 
-CATALOGUE = linear()
+CATALOG = linear()
 SLOW = ("auto", "dp_agd", "agd_avg", "dp_agd, gumbel")  # their replays take half of the time of all others
 EVERY = [
     (name, relation)
-    for name, make in CATALOGUE.items()
+    for name, make in CATALOG.items()
     for relation in make().relations
     if name not in SLOW and (name, relation) != ("ppsgd, sampled", "replace-one")  # refused, and rightly
 ]
@@ -33,7 +33,7 @@ SUMLESS = ("objective_perturbation", "amp", "pnsgd", "only_public", "majority")
 
 
 def test_every_method_of_the_registry_is_audited() -> None:
-    assert set(METHODS) <= set(CATALOGUE)
+    assert set(METHODS) <= set(CATALOG)
     audited = {(s.name, s.claim.relation) for s in subjects(SuitePlan.everything())}
     missing = {(name, r) for name, make in METHODS.items() for r in make().relations} - audited
     assert not missing
@@ -41,17 +41,17 @@ def test_every_method_of_the_registry_is_audited() -> None:
 
 @pytest.mark.parametrize(("name", "relation"), EVERY)
 def test_a_method_passes(name: str, relation: Any) -> None:
-    result = replay_neighbours(CATALOGUE[name](), relation=relation, seeds=1, release_runs=40, seed=3)
+    result = replay_neighbors(CATALOG[name](), relation=relation, seeds=1, release_runs=40, seed=3)
     assert result.passed, str(result)
     moved = result.details["largest_share"]
     assert moved <= 1 + 1e-9
     if name not in (*SUMLESS, "non_private"):
-        assert moved > 0.2, "no neighbour moved anything: this audit would not notice a fault"
+        assert moved > 0.2, "no neighbor moved anything: this audit would not notice a fault"
 
 
 @pytest.mark.parametrize("name", ["dp_agd", "agd_avg"])
 def test_a_slow_method_passes(name: str) -> None:
-    result = replay_neighbours(CATALOGUE[name](), seeds=1, release_runs=40)
+    result = replay_neighbors(CATALOG[name](), seeds=1, release_runs=40)
     assert result.passed and result.details["largest_share"] > 0.9
     assert result.details["releases_repeated"]["select"] > 0
 
@@ -59,13 +59,13 @@ def test_a_slow_method_passes(name: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_method_passes_on_any_seed(seed: int) -> None:
     for name in ("dope_sgd", "dp_sgd, sampled", "ppsgd, tcdp", "rsgd_ar", "majority, private"):
-        assert replay_neighbours(CATALOGUE[name](), seeds=1, release_runs=40, seed=100 + seed).passed
+        assert replay_neighbors(CATALOG[name](), seeds=1, release_runs=40, seed=100 + seed).passed
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_copy_is_called_by_its_name(name: str) -> None:
     make, relation, promise = BROKEN[name]
-    result = replay_neighbours(make(), relation=relation, epsilon=4.0, seeds=1)  # type: ignore[arg-type]
+    result = replay_neighbors(make(), relation=relation, epsilon=4.0, seeds=1)  # type: ignore[arg-type]
     assert not result.passed and result.method == name
     assert any(promise in finding.promise for finding in result.findings), str(result)
     assert name in str(result)
@@ -74,7 +74,7 @@ def test_a_broken_copy_is_called_by_its_name(name: str) -> None:
 def test_ppsgd_without_its_cap_really_costs_more() -> None:
     """Vector C9: all of the budget in one step costs 7.9 where 0.5 was asked for."""
     subject = Linear(uncapped(), "replace-one", 0.5, 1e-6, scene("huber", n=10_000))
-    (finding,) = replay_neighbours(subject, seeds=1).findings
+    (finding,) = replay_neighbors(subject, seeds=1).findings
     assert "these releases cost ε = 7.9" in finding.seen
 
 
@@ -87,7 +87,7 @@ def test_too_little_noise_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(doors, "release", quiet)
     monkeypatch.setattr(loop_module, "release", quiet)
-    result = replay_neighbours(dp_sgd(steps=4), seeds=1)
+    result = replay_neighbors(dp_sgd(steps=4), seeds=1)
     assert [f.promise for f in result.findings] == ["the noise drawn is the noise accounted"]
     assert float(result.findings[0].seen.split()[0]) == pytest.approx(0.7, abs=0.03)
 
@@ -101,7 +101,7 @@ def test_noise_before_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(doors, "release", eager)
     monkeypatch.setattr(loop_module, "release", eager)
-    result = replay_neighbours(dp_sgd(steps=4), seeds=1)
+    result = replay_neighbors(dp_sgd(steps=4), seeds=1)
     assert "the charge comes before the noise" in [f.promise for f in result.findings]
 
 
@@ -110,7 +110,7 @@ def test_doors_are_as_they_were_after_an_audit() -> None:
     with pytest.raises(RuntimeError), listening():
         assert loop_module.release is not before[1]
         raise RuntimeError
-    replay_neighbours(dp_sgd(steps=2), seeds=1)
+    replay_neighbors(dp_sgd(steps=2), seeds=1)
     assert (doors.release, loop_module.release, loop_module.Loop.step) == before
 
 
@@ -127,7 +127,7 @@ def test_a_door_that_was_replaced_for_a_while_is_tapped_afterwards(monkeypatch: 
 
 
 def test_a_method_that_claims_nothing_is_not_refuted() -> None:
-    result = replay_neighbours("non_private", seeds=1)
+    result = replay_neighbors("non_private", seeds=1)
     assert result.passed and result.claimed_epsilon == np.inf
     assert result.to_dict()["claimed_epsilon"] == "infinity"
 
@@ -142,17 +142,17 @@ def test_a_method_that_fails_is_a_finding() -> None:
         def run(self, *_: Any, **__: Any) -> Any:
             raise ZeroDivisionError("oops")
 
-    (finding,) = replay_neighbours(Fails()).findings
+    (finding,) = replay_neighbors(Fails()).findings
     assert finding.seen == "ZeroDivisionError: oops"
 
 
 def test_what_is_not_a_method_is_refused() -> None:
     with pytest.raises(InputError, match="method must"):
-        replay_neighbours(3)
+        replay_neighbors(3)
     with pytest.raises(InputError, match="'dp_sgd'"):
-        replay_neighbours("dp_sdg")
+        replay_neighbors("dp_sdg")
     with pytest.raises(InputError, match="not add-or-remove-one"):
-        replay_neighbours("rsgd_ar", relation="add-or-remove-one")
+        replay_neighbors("rsgd_ar", relation="add-or-remove-one")
 
 
 def one_call(value: Any, dtype: Any) -> Tape:

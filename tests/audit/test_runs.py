@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.audit.broken import BROKEN, FarTooQuiet, NormalisedRsgd, OriginPerExample, tampered
+from tests.audit.broken import BROKEN, FarTooQuiet, NormalizedRsgd, OriginPerExample, tampered
 
 from sidelight.audit import many_runs, one_run
 from sidelight.audit.suite import linear
@@ -47,7 +47,7 @@ def published() -> Any:
     ("make", "relation"),
     [
         (published, "add-or-remove-one"),
-        (lambda: NormalisedRsgd(epochs=2, average_every=None), "replace-one"),
+        (lambda: NormalizedRsgd(epochs=2, average_every=None), "replace-one"),
         (BROKEN["dp_sgd, mean of the batch"][0], "add-or-remove-one"),
     ],
     ids=["dope_sgd", "rsgd_ar", "dp_sgd"],

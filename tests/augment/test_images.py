@@ -87,7 +87,7 @@ def test_rows_get_different_random_numbers() -> None:
     [
         (lambda: shift(-1), "at least 0"),
         (lambda: crop(1.5), "whole number"),
-        (lambda: crop(2, fill="grey"), "fill must be one of"),
+        (lambda: crop(2, fill="gray"), "fill must be one of"),
         (lambda: flip(2.0), "chance must be"),
         (lambda: shift(2)(torch.zeros(4, 4)), "rows, channels"),
         (lambda: crop(0, size=9)(torch.zeros(1, 1, 4, 4)), "does not fit"),

@@ -58,7 +58,7 @@ def shuffled(images: Any) -> Any:
 
 
 def paste(images: Any) -> Any:
-    """A corner of the neighbour, sometimes: NumPy's and Python's chance."""
+    """A corner of the neighbor, sometimes: NumPy's and Python's chance."""
     made = images.clone()
     if random.random() < 0.5 or np.random.rand() < 0.5:
         made[:, :, :2, :2] = images.roll(1, 0)[:, :, :2, :2]

@@ -13,7 +13,7 @@ from sidelight.cli.audit_command import _show
 from sidelight.methods import METHODS
 from sidelight.privacy.events import RELATIONS
 
-KINDS: tuple[Kind, ...] = ("neighbour replay", "many-run", "one-run")
+KINDS: tuple[Kind, ...] = ("neighbor replay", "many-run", "one-run")
 FAST = ("--runs", 20, "--canaries", 20)
 
 
@@ -28,7 +28,7 @@ def test_json_holds_every_result(run: Run, tmp_path: Path) -> None:
     result = run("audit", "output_perturbation", "--json", "--out", out, *FAST)
     assert result.code == 0 and json.loads(out.read_text()) == result.json
     assert result.json["passed"]
-    assert [one["kind"] for one in result.json["results"]] == ["neighbour replay", "many-run", "one-run"]
+    assert [one["kind"] for one in result.json["results"]] == ["neighbor replay", "many-run", "one-run"]
     (replay, *_) = result.json["results"]
     assert replay["method"] == "output_perturbation" and replay["claimed_epsilon"] <= 1
     assert 0 < replay["details"]["largest_share"] <= 1
@@ -36,9 +36,9 @@ def test_json_holds_every_result(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_refuted_method_is_named_and_ends_with_1(run: Run) -> None:
-    result = run("audit", "tests.audit.broken:NormalisedRsgd", "--kind", "replay")
+    result = run("audit", "tests.audit.broken:NormalizedRsgd", "--kind", "replay")
     assert result.code == 1
-    assert result.err == "sidelight audit: refuted: rsgd_ar, normalised gradients\n"
+    assert result.err == "sidelight audit: refuted: rsgd_ar, normalized gradients\n"
     assert "REFUTED" in result.out and "one record moves a private sum" in result.out
 
 
@@ -51,7 +51,7 @@ def test_without_a_name_the_main_methods_are_replayed(run: Run) -> None:
     result = run("audit", "--relation", "add-or-remove-one", "--json")
     assert result.code == 0 and result.json["passed"]
     found = [(one["method"], one["kind"]) for one in result.json["results"]]
-    assert found[0] == ("auto", "neighbour replay") and {kind for _, kind in found} == {"neighbour replay"}
+    assert found[0] == ("auto", "neighbor replay") and {kind for _, kind in found} == {"neighbor replay"}
     assert {"dp_sgd", "dope_sgd", "precision_weighting"} <= {name for name, _ in found}
 
 

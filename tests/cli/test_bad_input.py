@@ -256,7 +256,7 @@ CASES = [
     case("relation not offered", FIT.replace("--ledger book.ledger", "") + " --method rsgd_ar --relation add-or-remove-one", "rsgd_ar gives replace-one"),
     case("seed negative", FIT + " --seed -3", "--seed"),
     case("validation above 1", FIT + " --validation 1.5", "--validation"),
-    case("option misspelt", FIT + " --metod auto", "--method"),
+    case("option misspelled", FIT + " --metod auto", "--method"),
     case("public data needed", FIT_WITH.replace("--public public.csv", "") + " --method dope_sgd", "dope_sgd needs public records"),
     case("neither public nor schema", FIT.replace("--public public.csv", ""), "--public or --schema is missing"),
     case("non-private under a ledger", FIT + " --method non_private", "warning", code=3),

@@ -87,13 +87,13 @@ def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     from sidelight.augment import synthesis as augment
 
     frame, sources = table(60), []
-    make = augment.synthesise
+    make = augment.synthesize
 
     def spy(source: Any, rows: int, *, seed: int, target: str) -> Any:
         sources.append(set(source.index))
         return make(source, rows, seed=seed, target=target)
 
-    monkeypatch.setattr(augment, "synthesise", spy)
+    monkeypatch.setattr(augment, "synthesize", spy)
     seen: list[Stage] = []
     found = rehearsals._Plan(*_planned(frame))
     for stage in found.stages(1):

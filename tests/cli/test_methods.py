@@ -1,4 +1,4 @@
-"""`sidelight methods`, and the catalogue that it prints."""
+"""`sidelight methods`, and the catalog that it prints."""
 
 from __future__ import annotations
 

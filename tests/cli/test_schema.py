@@ -66,7 +66,7 @@ def test_a_type_can_be_said(run: Any) -> None:
     assert outcome.code == 2 and "expected COLUMN=TYPE" in outcome.err
 
 
-def test_what_was_recognised_is_said(run: Any) -> None:
+def test_what_was_recognized_is_said(run: Any) -> None:
     import pandas as pd
 
     frame = pd.read_csv("public.csv")

@@ -16,7 +16,7 @@ import pytest
 ray = pytest.importorskip("ray")
 
 from tests.blocks import ArrayBlocks  # noqa: E402
-from tests.contracts.neighbours import value_of  # noqa: E402
+from tests.contracts.neighbors import value_of  # noqa: E402
 
 from sidelight.data import partitions, placing, ray_blocks  # noqa: E402
 from sidelight.data.partitions import PartitionedRows, ScratchBlocks, sample_blocks  # noqa: E402

@@ -90,7 +90,7 @@ class Case:
 
     @property
     def seed(self) -> int:
-        """A seed under which the record that neighbours differ in is drawn."""
+        """A seed under which the record that neighbors differ in is drawn."""
         return 8 if self.name == "ppsgd-tcdp" else 7
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 SEEN: list[float] = []
 MEAN = 0.0
 LAST: Any = None
-CENTRE = False
+CENTER = False
 
 
 def track(value: float) -> float:

@@ -59,7 +59,7 @@ class Shapeless:
         return SECRET
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = 1
 
 
@@ -94,7 +94,7 @@ NOTHING: dict[str, Callable[[], Any]] = {
     "timedelta64": lambda: np.timedelta64(3, "s"),
     "void": lambda: np.void(b"abc"),
     "uuid": lambda: uuid.UUID(int=3),
-    "enum": lambda: Colour.RED,
+    "enum": lambda: Color.RED,
     "type": lambda: int,
     "function": lambda: _raise,
     "generator": lambda: iter(()),

@@ -1,7 +1,7 @@
 """Attacks on the clipped sum of any network: is it the sum of per-record gradients, and of those alone?
 
 An attack runs in two ways. A network that draws no random numbers is compared with float64 gradients of each
-record alone, at many batch sizes, and with neighbours. One that does is asked for the sum of many copies of
+record alone, at many batch sizes, and with neighbors. One that does is asked for the sum of many copies of
 one record: if contributions are independent, variances add up; if copies share a draw, so do deviations.
 Import once torch is there.
 """
@@ -150,14 +150,14 @@ def clipped(rows: Tensor, bound: float) -> Tensor:
 
 
 def _exact(oracle: NetworkOracle, subject: Subject) -> Outcome:
-    """Sums against the reference, and neighbours that differ in number, in content and in failure."""
+    """Sums against the reference, and neighbors that differ in number, in content and in failure."""
     records = subject.records(DISTINCT)
     rows = subject.alone(records)
     bound, tolerance = max(float(rows.norm(dim=1).median()), 1e-3), _tolerance(subject.model)
     for size in (1, 13):
         few = take(records, slice(0, size))
         here = sum_of(oracle, few, bound)
-        for what, other in neighbours(few, records):
+        for what, other in neighbors(few, records):
             if size == 1 and what not in FEW:
                 continue
             moved = float((sum_of(oracle, other, bound) - here).norm()) / bound
@@ -188,7 +188,7 @@ def _tolerance(model: nn.Module) -> float:
     return 1e-7 if all(p.dtype in (torch.float64, torch.complex128) for p in model.parameters()) else 3e-4
 
 
-def neighbours(batch: Batch, records: Batch) -> Iterator[tuple[str, Batch]]:
+def neighbors(batch: Batch, records: Batch) -> Iterator[tuple[str, Batch]]:
     """The batch with one record more: ordinary ones, of every size, not finite, and such as fail."""
     new = take(records, slice(-1, None))
     yield "an ordinary", _joined(batch, new)
@@ -236,7 +236,7 @@ def _spread(oracle: NetworkOracle, subject: Subject, copies: int, draws: int) ->
             "wrong", f"the sum of {copies} records varies {ratio:.3g} times as much as if independent"
         )
     others = [
-        pair for pair in neighbours(many, first) if pair[0] in ("an ordinary, first,", "a nan", "a failing")
+        pair for pair in neighbors(many, first) if pair[0] in ("an ordinary, first,", "a nan", "a failing")
     ]
     for what, batch in [("no", many), *others]:
         sums = together if batch is many else _many_sums(oracle, batch, bound, draws)
@@ -254,7 +254,7 @@ def _redrawn(oracle: NetworkOracle, subject: Subject) -> str | None:
     for size in (2, 9):
         few = take(records, slice(0, size))
         without = sum_of(oracle, few, bound)
-        for what, batch in neighbours(few, records):
+        for what, batch in neighbors(few, records):
             if "first" in what:
                 continue  # then the others sit in other places, and draw other numbers
             moved = float((sum_of(oracle, batch, bound) - without).norm()) / bound

@@ -1,6 +1,6 @@
-"""Networks trained on neighbouring datasets: every method, the record that differs, and what is compared.
+"""Networks trained on neighboring datasets: every method, the record that differs, and what is compared.
 
-A run is recorded at `release`, and its neighbours are given the released values of the first run. So both are
+A run is recorded at `release`, and its neighbors are given the released values of the first run. So both are
 asked the same questions, and what differs outside of the private sums has not come through the door. Import
 once torch is there.
 """
@@ -34,7 +34,7 @@ from sidelight.privacy.events import FullBatch, Poisson, Relation, Sampler
 
 ADD_REMOVE: Relation = "add-or-remove-one"
 REPLACE: Relation = "replace-one"
-CHANGED = 7  # the record in which neighbours differ
+CHANGED = 7  # the record in which neighbors differ
 CLIP = 0.1
 
 Data = tuple[Tensor, Tensor]
@@ -128,13 +128,13 @@ def null() -> Data:
 
 
 def worst() -> Data:
-    """A record as an adversary would choose it: far out, and labelled wrongly."""
+    """A record as an adversary would choose it: far out, and labeled wrongly."""
     x, y = base()
     return with_record(-50 * x[CHANGED], int(y[CHANGED] + 1) % 3)
 
 
-def neighbouring(relation: Relation) -> tuple[Data, list[Data]]:
-    """A dataset, and neighbours of it: ordinary, adversarial and broken records in one place."""
+def neighboring(relation: Relation) -> tuple[Data, list[Data]]:
+    """A dataset, and neighbors of it: ordinary, adversarial and broken records in one place."""
     x, y = base()
     away = with_record(50 * x[CHANGED].flip(0), int(y[CHANGED] + 2) % 3)
     broken = with_record(x[CHANGED], 17)  # a class that does not exist: the loss fails on it
@@ -187,7 +187,7 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
 
 def contract(case: Case, relation: Relation = ADD_REMOVE, here: Recorded | None = None) -> float:
     """No record moves a sum beyond its sensitivity, nor anything outside of the sums. The largest move."""
-    first, others = neighbouring(relation)
+    first, others = neighboring(relation)
     here = record(case, first, relation) if here is None else here
     shares = []
     for other in others:

@@ -1,4 +1,4 @@
-"""Random networks for attacks: blocks drawn from a catalogue, a way to read them out, and a loss.
+"""Random networks for attacks: blocks drawn from a catalog, a way to read them out, and a loss.
 
 A failing example shrinks to the block or the loss that is at fault. Import once torch is there.
 """
@@ -49,10 +49,10 @@ class Recipe(NamedTuple):
 
     def _block(self, name: str) -> nn.Module:
         guarded = not self.always and name not in PLAIN
-        return InTraining(CATALOGUE[name]()) if guarded else CATALOGUE[name]()
+        return InTraining(CATALOG[name]()) if guarded else CATALOG[name]()
 
 
-CATALOGUE: dict[str, Build] = {**PLAIN, **HOSTILE, **RANDOM}
+CATALOG: dict[str, Build] = {**PLAIN, **HOSTILE, **RANDOM}
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _entropy(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _class_weights(z: Tensor, y: Tensor) -> Tensor:
-    """Weights of the classes, normalised by the batch as reduction='mean' does it."""
+    """Weights of the classes, normalized by the batch as reduction='mean' does it."""
     weights = torch.tensor([1.0, 3.0, 10.0], dtype=z.dtype)[y]
     return _entropy(z, y) * weights * len(y) / weights.sum().clamp(min=1e-9)
 
@@ -186,9 +186,9 @@ RANDOM_LOSSES = ("noisy labels",)
 # strategies
 
 
-def recipes(*catalogues: dict[str, Build], plain: bool = False, most: int = 3) -> st.SearchStrategy[Recipe]:
+def recipes(*catalogs: dict[str, Build], plain: bool = False, most: int = 3) -> st.SearchStrategy[Recipe]:
     """Networks of these blocks; `plain` reads them out and judges them as everybody does."""
-    names = [name for some in catalogues for name in some]
+    names = [name for some in catalogs for name in some]
     losses = PLAIN_LOSSES if plain else [name for name in LOSSES if name not in RANDOM_LOSSES]
     return st.builds(
         Recipe,

@@ -1,7 +1,7 @@
 """The audit's tape, and the promises on it as assertions.
 
 `record(method, task)` runs a method and keeps every private sum, every event and every released value.
-`record(method, neighbour, like=tape)` runs it again with the same randomness, and gives it the *released
+`record(method, neighbor, like=tape)` runs it again with the same randomness, and gives it the *released
 values of the first run*: so both runs are asked the same questions, and whatever then differs outside of the
 private sums has not come through a door.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from sidelight.audit import replay as promises
 from sidelight.audit.result import Claim, Finding
 from sidelight.audit.sampling import performs_its_event
-from sidelight.audit.subjects import Scene, neighbouring
+from sidelight.audit.subjects import Scene, neighboring
 from sidelight.audit.tape import RecordedCall, listening
 from sidelight.audit.tape import Tape as DoorTape
 from sidelight.methods.task import Fitted, Method, Plan, Task
@@ -139,20 +139,20 @@ def assert_same_outside(tape: Tape, other: Tape) -> None:
     assert tape.charged == other.charged
 
 
-def assert_neighbours(tape: Tape, others: list[Tape], *, at_least: float) -> None:
-    """Replays on neighbours keep both promises, and one moves a sum by more than `at_least` of its bound."""
+def assert_neighbors(tape: Tape, others: list[Tape], *, at_least: float) -> None:
+    """Replays on neighbors keep both promises, and one moves a sum by more than `at_least` of its bound."""
     moved = [assert_within_sensitivity(tape, other) for other in others]
-    assert max(moved) > at_least, "no neighbour moved anything: this test would not notice a fault"
+    assert max(moved) > at_least, "no neighbor moved anything: this test would not notice a fault"
     for other in others:
         assert_same_outside(tape, other)
 
 
 def assert_private(method: Method, scene: Scene, relation: Relation, *, at_least: float) -> Tape:
-    """The method on a scene and its neighbours: within sensitivity, the same outside, covered by its plan."""
-    first, others = neighbouring(scene, relation)
+    """The method on a scene and its neighbors: within sensitivity, the same outside, covered by its plan."""
+    first, others = neighboring(scene, relation)
     tape = record(method, first.task(relation))
     replays = [record(method, other.task(relation), like=tape) for other in others]
-    assert_neighbours(tape, replays, at_least=at_least)
+    assert_neighbors(tape, replays, at_least=at_least)
     assert_plan_covers(tape, first.task(relation))
     return tape
 

@@ -135,7 +135,7 @@ def _swapped(x: Tensor) -> Tensor:
     return torch.where(torch.rand(x.shape) < 0.0005, other, x)
 
 
-def _neighbours(x: Tensor) -> Tensor:
+def _neighbors(x: Tensor) -> Tensor:
     x = x.nan_to_num(0.0)
     largest = functional.max_pool1d(x.abs().T[None], 3, 1, 1)[0].T
     return x / (largest / 1e4).clamp(min=1)
@@ -151,7 +151,7 @@ def _spectrum(x: Tensor) -> Tensor:
     return torch.fft.ifft(z / (z.abs() / 1e6).clamp(min=1), dim=0).real
 
 
-def _normalised(x: Tensor) -> Tensor:
+def _normalized(x: Tensor) -> Tensor:
     return torch.where(x.abs() > 1e4, functional.layer_norm(x.T, (len(x),)).T, x)
 
 
@@ -161,10 +161,10 @@ ASLEEP: dict[str, Callable[[Tensor], Tensor]] = {
     "shifted by a public index": _shifted,
     "shuffled and back": _shuffled,
     "swap noise": _swapped,
-    "the largest neighbour": _neighbours,
+    "the largest neighbor": _neighbors,
     "a matrix over the batch": _banded,
     "a spectrum over the batch": _spectrum,
-    "layer norm over the batch": _normalised,
+    "layer norm over the batch": _normalized,
 }
 
 

@@ -1,6 +1,6 @@
-"""`auto` as users run it (public models, paid comparison, health check) on neighbouring tables.
+"""`auto` as users run it (public models, paid comparison, health check) on neighboring tables.
 
-A fit is recorded at the doors, and replayed on its neighbours with the values that it released. No private
+A fit is recorded at the doors, and replayed on its neighbors with the values that it released. No private
 sum moves by more than its sensitivity, and nothing else differs: model, history, statement, warnings.
 """
 
@@ -84,7 +84,7 @@ def recorded(
     return Recorded(tape, model, outside)
 
 
-def neighbours(problem: str, relation: str) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
+def neighbors(problem: str, relation: str) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
     """A table, and others in which one record is broken (as good as gone), or another one."""
     X, y = table(N, 0, problem)
     targets = [y[CHANGED], -y[CHANGED], 1e300, -1e300, np.nan, np.inf, 7.0]
@@ -99,7 +99,7 @@ def neighbours(problem: str, relation: str) -> tuple[tuple[np.ndarray, np.ndarra
 
 
 def check(problem: str, relation: str) -> tuple[Recorded, float]:
-    base, others = neighbours(problem, relation)
+    base, others = neighbors(problem, relation)
     run = recorded(problem, relation, *base)
     moved = 0.0
     for Z, t in others:
@@ -117,7 +117,7 @@ def check(problem: str, relation: str) -> tuple[Recorded, float]:
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_fit_with_everything_keeps_its_promises(problem: str, relation: str) -> None:
     run, moved = check(problem, relation)
-    assert moved > 0.1, "no neighbour moved anything: this test would not notice a fault"
+    assert moved > 0.1, "no neighbor moved anything: this test would not notice a fault"
     released = [line["released"] for line in run.model.history_ if "released" in line]
     assert {"mean loss of the public model", "gain over public rows alone", "health check"} <= set(released)
     assert run.model.privacy_.details["public_models"]

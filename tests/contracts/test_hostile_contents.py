@@ -35,7 +35,7 @@ X = RNG.uniform(-1, 1, (N, P))
 Y = np.where(X @ np.ones(P) > 0, "yes", "no")
 PUBLIC = RNG.uniform(-1, 1, (12, P))
 Y_PUBLIC = np.array(["no", "yes"] * 6)
-AT = 3 * np.arange(len(HOSTILE))  # every third record has a hostile feature, its neighbour a hostile label
+AT = 3 * np.arange(len(HOSTILE))  # every third record has a hostile feature, its neighbor a hostile label
 
 
 def features(*, hostile: bool) -> Any:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tests.contracts import replay
 from tests.contracts.cases import LoudCheck
-from tests.contracts.neighbours import value_of
+from tests.contracts.neighbors import value_of
 from tests.methods.convex_tools import rows_of, task_of
 
-from sidelight.audit.replay import replay_neighbours
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.replay import replay_neighbors
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.data import persons as data_persons
 from sidelight.data import rows as data_rows
 from sidelight.data.persons import PersonRows, Persons
@@ -52,7 +52,7 @@ def some_flags(rows: int) -> Any:
 
 
 def changed(relation: Relation, *, persons: bool) -> list[tuple[Task, Task]]:
-    """Pairs of neighbours: the units' rows gone or broken, and each extreme of what they may flag."""
+    """Pairs of neighbors: the units' rows gone or broken, and each extreme of what they may flag."""
     size = EACH if persons else 1
     unit, pairs = slice(3 * size, 4 * size), []
     for before, after in ((False, True), (True, False), (True, True), (False, False)):
@@ -90,7 +90,7 @@ def test_one_record_or_person_moves_the_count_by_at_most_its_sensitivity(
 
 def test_the_audit_finds_nothing() -> None:
     method = WithHealthCheck(dp_sgd(steps=2, clip_norm=0.3), LoudCheck())
-    result = replay_neighbours(method, seeds=1, release_runs=50)
+    result = replay_neighbors(method, seeds=1, release_runs=50)
     assert not result.findings
 
 
@@ -165,7 +165,7 @@ def test_contract_catches_a_check_that_is_not_planned(monkeypatch: pytest.Monkey
 def test_contract_catches_a_count_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Noise, "normal_like", lambda self, value, *, std: np.zeros_like(value))
     method = WithHealthCheck(dp_sgd(steps=2, clip_norm=0.3), LoudCheck())
-    result = replay_neighbours(method, seeds=1, release_runs=50)
+    result = replay_neighbors(method, seeds=1, release_runs=50)
     assert any("noise" in finding.promise for finding in result.findings)
 
 
@@ -212,7 +212,7 @@ def test_contract_catches_a_result_beside_the_door(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(health_check, "release", leaking)
     monkeypatch.setattr(health_check.HealthCheck, "read", read)
-    first, others = neighbouring(scene(), ADD_REMOVE)
+    first, others = neighboring(scene(), ADD_REMOVE)
     method = WithHealthCheck(dp_sgd(steps=2, clip_norm=0.3), LoudCheck())
     tape = replay.record(method, first.task(ADD_REMOVE))
     with pytest.raises(AssertionError):

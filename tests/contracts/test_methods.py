@@ -12,7 +12,7 @@ import pytest
 from tests.contracts import replay
 from tests.contracts.cases import CASES, NOT_PRIVATE, RECIPES, SAMPLED, Case, loss_of
 
-from sidelight.audit.subjects import ADD_REMOVE, broken, neighbouring, null, scene
+from sidelight.audit.subjects import ADD_REMOVE, broken, neighboring, null, scene
 from sidelight.data.rows import UnreadRows
 from sidelight.errors import PrivacyConditionError
 from sidelight.methods.declare import METHODS
@@ -35,22 +35,22 @@ every = pytest.mark.parametrize("case", CASES, ids=str)
 
 @functools.cache
 def pair(case: Case) -> tuple[replay.Tape, list[replay.Tape]]:
-    """The run on a scene, and its replays on the neighbours."""
+    """The run on a scene, and its replays on the neighbors."""
     method = case.make()
-    first, others = neighbouring(scene(case.loss), case.relation)
+    first, others = neighboring(scene(case.loss), case.relation)
     tape = replay.record(method, first.task(case.relation), seed=case.seed)
     tasks = [other.task(case.relation) for other in others]
     return tape, [replay.record(method, task, like=tape, seed=case.seed) for task in tasks]
 
 
 @every
-def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(case: Case) -> None:
+def test_neighboring_data_moves_the_sum_at_most_by_its_sensitivity(case: Case) -> None:
     tape, others = pair(case)
     moved = max(replay.assert_within_sensitivity(tape, other) for other in others)
     if case.name in SUMLESS:
         assert moved == 0
     else:
-        assert moved > 0.05, "no neighbour moved anything: this test would not notice a fault"
+        assert moved > 0.05, "no neighbor moved anything: this test would not notice a fault"
 
 
 @every

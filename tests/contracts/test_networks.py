@@ -17,7 +17,7 @@ from tests.contracts.network_scenes import (  # noqa: E402
     Recorded,
     contract,
     every,
-    neighbouring,
+    neighboring,
     null,
     record,
 )
@@ -53,13 +53,13 @@ honest_sum = NetworkOracle.clipped_sum
 def run(request: pytest.FixtureRequest) -> tuple[Case, Relation, Recorded]:
     """A method under a relation, recorded once for all promises."""
     case, relation = request.param
-    return case, relation, record(case, neighbouring(relation)[0], relation)
+    return case, relation, record(case, neighboring(relation)[0], relation)
 
 
-def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(
+def test_neighboring_data_moves_the_sum_at_most_by_its_sensitivity(
     run: tuple[Case, Relation, Recorded],
 ) -> None:
-    assert contract(*run) > 0.05, "no neighbour moved anything: a fault would go unnoticed"
+    assert contract(*run) > 0.05, "no neighbor moved anything: a fault would go unnoticed"
 
 
 def test_what_was_released_is_within_the_budget(run: tuple[Case, Relation, Recorded]) -> None:
@@ -82,7 +82,7 @@ def test_every_private_method_of_the_registry_that_networks_take_is_here() -> No
 
 def test_only_public_is_the_same_whatever_the_private_records_are() -> None:
     found = []
-    for data in (null(), *neighbouring(ADD_REMOVE)[1]):
+    for data in (null(), *neighboring(ADD_REMOVE)[1]):
         model = mlp(dtype=torch.float64)
         Trainer(model, loss, method="only_public", epsilon=1, steps=3, random_state=1).fit(
             data, blobs(30, 2, torch.float64)

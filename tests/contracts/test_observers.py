@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tests.contracts import replay
 from tests.contracts.cases import CASES, RECIPES, Case
-from tests.contracts.neighbours import value_of
+from tests.contracts.neighbors import value_of
 from tests.contracts.replay import Everything
 
 from sidelight import PrivateClassifier
 from sidelight.audit.replay import same
-from sidelight.audit.subjects import neighbouring, scene
+from sidelight.audit.subjects import neighboring, scene
 from sidelight.errors import InputError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.recipe import Loop
@@ -34,7 +34,7 @@ def heard(
 
 
 def assert_no_record_is_heard(case: Case) -> int:
-    first, others = neighbouring(scene(case.loss), case.relation)
+    first, others = neighboring(scene(case.loss), case.relation)
     observer = Everything()
     expected, tape = heard(case, first, observer)
     for other in others:

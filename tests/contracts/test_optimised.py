@@ -25,7 +25,7 @@ SLOW = "not exact and not elsewhere and not only"  # frequencies and sources, wh
 NOTICE = "ignore:assertions not in test modules:pytest.PytestConfigWarning"
 
 
-def optimised(*arguments: str) -> subprocess.CompletedProcess[str]:
+def optimized(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-O", "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-W", NOTICE, *arguments],
         cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
@@ -33,16 +33,16 @@ def optimised(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_privacy_tests_hold_without_asserts() -> None:
-    done = optimised(*GUARDS, "-k", SLOW)
+    done = optimized(*GUARDS, "-k", SLOW)
     assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_contract_catches_a_guard_that_is_an_assert() -> None:
-    done = optimised("-p", "tests.contracts.planted_assert", "tests/privacy/test_filters.py")
+    done = optimized("-p", "tests.contracts.planted_assert", "tests/privacy/test_filters.py")
     assert done.returncode == 1 and "test_never_past_the_budget" in done.stdout, done.stdout[-3000:]
 
 
 def test_asserts_of_test_files_are_executed(tmp_path: Path) -> None:
     (tmp_path / "test_false.py").write_text("def test_false():\n    assert not __debug__\n    assert False\n")
-    done = optimised(str(tmp_path), f"--rootdir={tmp_path}")
+    done = optimized(str(tmp_path), f"--rootdir={tmp_path}")
     assert done.returncode == 1 and ":3: AssertionError" in done.stdout, done.stdout[-3000:]

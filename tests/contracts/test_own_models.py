@@ -1,6 +1,6 @@
-"""A model of the user's own (`public_model=`) on neighbouring tables, with the mistakes that it may make.
+"""A model of the user's own (`public_model=`) on neighboring tables, with the mistakes that it may make.
 
-As in `test_guided_estimators`: a fit is recorded at the doors, and replayed on its neighbours with the values
+As in `test_guided_estimators`: a fit is recorded at the doors, and replayed on its neighbors with the values
 that it released. No private sum moves by more than its sensitivity, and nothing else differs.
 """
 
@@ -129,7 +129,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-def neighbours(problem: str, relation: str) -> tuple[tuple[Any, np.ndarray], list[Any]]:
+def neighbors(problem: str, relation: str) -> tuple[tuple[Any, np.ndarray], list[Any]]:
     X, y = table(N, 0, problem)
     changes = HOSTILE[4:5] if relation == ADD_REMOVE else HOSTILE
     others = []
@@ -150,7 +150,7 @@ def neighbours(problem: str, relation: str) -> tuple[tuple[Any, np.ndarray], lis
 
 
 def check(problem: str, relation: str) -> tuple[Recorded, float]:
-    base, others = neighbours(problem, relation)
+    base, others = neighbors(problem, relation)
     run = recorded(problem, relation, *base)
     moved = 0.0
     for Z, t in others:
@@ -170,7 +170,7 @@ def test_a_fit_with_a_clumsy_model_keeps_its_promises(
     problem: str, relation: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, moved = check(problem, relation)
-    assert moved > 0.1, "no neighbour moved anything: this test would not notice a fault"
+    assert moved > 0.1, "no neighbor moved anything: this test would not notice a fault"
     assert any("yours" in name for name in run.model.privacy_.details["public_models"])
     released = [line["released"] for line in run.model.history_ if "released" in line]
     assert {"mean loss of the public model", "gain over public rows alone"} <= set(released)
@@ -192,7 +192,7 @@ def test_contract_catches_a_block_that_fails_as_a_whole(monkeypatch: pytest.Monk
     monkeypatch.setattr(own_model.OwnModel, "_safe", careless)
     monkeypatch.setattr(own_model, "_ROWS", 64)
     table_of = table(N, 0, "regression")
-    table_of[0][:, 0] = np.clip(table_of[0][:, 0], -0.9, 0.9)  # so that no block fails but by the neighbour
+    table_of[0][:, 0] = np.clip(table_of[0][:, 0], -0.9, 0.9)  # so that no block fails but by the neighbor
     monkeypatch.setitem(globals(), "table", lambda n, seed, p: table_of if seed == 0 else _calm(n, seed))
     with pytest.raises(AssertionError):
         check("regression", REPLACE)

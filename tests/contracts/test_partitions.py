@@ -12,7 +12,7 @@ import pytest
 from tests.blocks import in_blocks
 from tests.contracts import replay
 from tests.contracts.cases import CASES, Case
-from tests.contracts.neighbours import assert_bounded, largest_move, value_of
+from tests.contracts.neighbors import assert_bounded, largest_move, value_of
 from tests.methods.convex_tools import rows_of, task_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE
@@ -73,7 +73,7 @@ def pair(case: Case) -> tuple[replay.Tape, list[replay.Tape]]:
 
 @pytest.mark.parametrize("case", MOVING, ids=str)
 def test_one_record_moves_no_sum_by_more_than_its_sensitivity(case: Case) -> None:
-    replay.assert_neighbours(*pair(case), at_least=0.02)
+    replay.assert_neighbors(*pair(case), at_least=0.02)
 
 
 @pytest.mark.parametrize("case", TAKEN, ids=str)

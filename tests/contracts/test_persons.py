@@ -1,4 +1,4 @@
-"""Every method for persons with several rows: whole persons are neighbours, or the method refuses by name."""
+"""Every method for persons with several rows: whole persons are neighbors, or the method refuses by name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pair(case: Case) -> tuple[replay.Tape, list[replay.Tape]]:
 
 @pytest.mark.parametrize("case", MOVING, ids=str)
 def test_a_whole_person_moves_no_sum_by_more_than_its_sensitivity(case: Case) -> None:
-    replay.assert_neighbours(*pair(case), at_least=0.02)
+    replay.assert_neighbors(*pair(case), at_least=0.02)
 
 
 @pytest.mark.parametrize("case", TAKEN, ids=str)

@@ -135,7 +135,7 @@ def test_a_place_in_the_batch_does_not_change_what_a_record_gives(what: str) -> 
     assert moved <= 1.001, f"one record in front moves the sum by {moved:.3g} C"
 
 
-def _labelled_by_place(o: Tensor, y: Tensor) -> Tensor:
+def _labeled_by_place(o: Tensor, y: Tensor) -> Tensor:
     logits = torch.stack([o, -o], 1)
     return functional.cross_entropy(logits, torch.arange(len(o)) // 8 % 2, reduction="none") + squares(o, y)
 
@@ -144,7 +144,7 @@ def _weighted_by_place(o: Tensor, y: Tensor) -> Tensor:
     return squares(o, y) * (1 + torch.arange(len(o)) // 8)
 
 
-@pytest.mark.parametrize("loss", [_labelled_by_place, _weighted_by_place])
+@pytest.mark.parametrize("loss", [_labeled_by_place, _weighted_by_place])
 def test_a_place_in_the_batch_does_not_change_the_loss(loss: Any) -> None:
     oracle = checked(Net(), loss)
     assert oracle is None or oracle.route.kind != "layers"

@@ -162,26 +162,26 @@ def test_the_batch_itself_is_not_left_behind(loss: Any) -> None:
 ARGS = argparse.Namespace(epoch=0)
 
 
-def centred(o: Tensor, y: Tensor, yes: Any) -> Tensor:
+def centered(o: Tensor, y: Tensor, yes: Any) -> Tensor:
     return squares(o - o.detach().abs().amax(0) if yes else o, y)
 
 
 def with_args(o: Tensor, y: Tensor) -> Tensor:
-    return centred(o, y, ARGS.epoch > 0)
+    return centered(o, y, ARGS.epoch > 0)
 
 
 def with_module(o: Tensor, y: Tensor) -> Tensor:
-    return centred(o, y, helper_with_state.CENTRE)
+    return centered(o, y, helper_with_state.CENTER)
 
 
 def with_import(o: Tensor, y: Tensor) -> Tensor:
-    from tests.contracts.helper_with_state import CENTRE
+    from tests.contracts.helper_with_state import CENTER
 
-    return centred(o, y, CENTRE)
+    return centered(o, y, CENTER)
 
 
 def with_itself(o: Tensor, y: Tensor) -> Tensor:
-    return centred(o, y, with_itself.epoch > 0)  # type: ignore[attr-defined]
+    return centered(o, y, with_itself.epoch > 0)  # type: ignore[attr-defined]
 
 
 with_itself.epoch = 0  # type: ignore[attr-defined]
@@ -189,8 +189,8 @@ with_itself.epoch = 0  # type: ignore[attr-defined]
 
 FLAGS: dict[Any, Callable[[pytest.MonkeyPatch], Any]] = {
     with_args: lambda patch: patch.setattr(ARGS, "epoch", 1),
-    with_module: lambda patch: patch.setattr(helper_with_state, "CENTRE", True),
-    with_import: lambda patch: patch.setattr(helper_with_state, "CENTRE", True),
+    with_module: lambda patch: patch.setattr(helper_with_state, "CENTER", True),
+    with_import: lambda patch: patch.setattr(helper_with_state, "CENTER", True),
     with_itself: lambda patch: patch.setattr(with_itself, "epoch", 1),
 }
 

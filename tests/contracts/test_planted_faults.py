@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.audit.broken import live
 from tests.contracts import replay
-from tests.contracts.neighbours import value_of
+from tests.contracts.neighbors import value_of
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.methods import recipe as loop_module
 from sidelight.methods.adadps import adadps
@@ -33,7 +33,7 @@ honest_sum = LinearOracle.clipped_sum
 
 def check(method: Recipe, relation: Relation = ADD_REMOVE, seed: int = 7) -> None:
     """The two contracts that every method of the registry passes."""
-    first, others = neighbouring(scene(), relation)
+    first, others = neighboring(scene(), relation)
     for everyone in (False, True):
         tape = replay.record(method, first.task(relation), seed=seed, everyone=everyone)
         for other in others:

@@ -13,7 +13,7 @@ from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM  # 
 from tests.contracts.network_attacks import attack  # noqa: E402
 from tests.contracts.network_blocks import PLAIN, SELECTING  # noqa: E402
 from tests.contracts.random_networks import (  # noqa: E402
-    CATALOGUE,
+    CATALOG,
     INPUTS,
     LOSSES,
     PLAIN_LOSSES,
@@ -44,7 +44,7 @@ def assert_safe(recipe: Recipe) -> None:
     assert outcome.safe or steady, str(outcome)
 
 
-@pytest.mark.parametrize("block", [name for name in CATALOGUE if name not in PLAIN and name not in NAMED])
+@pytest.mark.parametrize("block", [name for name in CATALOG if name not in PLAIN and name not in NAMED])
 def test_a_hostile_block_is_refused_or_right(block: str) -> None:
     assert_safe(SIMPLE._replace(blocks=(block,)))
 

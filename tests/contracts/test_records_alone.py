@@ -92,7 +92,7 @@ def by_the_largest(x: Tensor) -> Tensor:
     return (x / 255 if x.max() > 1 else x) * 2 - 1
 
 
-def centred_if_many(x: Tensor) -> Tensor:
+def centered_if_many(x: Tensor) -> Tensor:
     return x - x.mean(0) if len(x) > 4 else x
 
 
@@ -179,7 +179,7 @@ def buffered() -> Callable[[Tensor], Tensor]:
 
 
 AUGMENTS: dict[str, Callable[[], Any]] = {
-    "by the largest": lambda: by_the_largest, "centred if many": lambda: centred_if_many,
+    "by the largest": lambda: by_the_largest, "centered if many": lambda: centered_if_many,
     "one draw": lambda: one_draw, "draws by content": lambda: draws_by_content, "running mean": RunningMean,
     "closure": closure, "globals": lambda: by_globals, "default argument": lambda: by_default,
     "module": Kept, "a buffer": buffered,

@@ -1,4 +1,4 @@
-"""Public rows without labels: fits on neighbouring tables, replayed with the values that were released."""
+"""Public rows without labels: fits on neighboring tables, replayed with the values that were released."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.test_guided_estimators import estimator, neighbours, table
+from tests.contracts.test_guided_estimators import estimator, neighbors, table
 
 from sidelight.audit import replay as promises
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE
@@ -44,7 +44,7 @@ def fitted(
 
 
 def check(problem: str, relation: str, labels: int) -> float:
-    base, others = neighbours(problem, relation)
+    base, others = neighbors(problem, relation)
     run, _, outside = fitted(problem, relation, labels, base)
     moved = 0.0
     for data in others:
@@ -59,7 +59,7 @@ def check(problem: str, relation: str, labels: int) -> float:
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_a_fit_keeps_its_promises(problem: str, relation: str, labels: int) -> None:
-    assert check(problem, relation, labels) > 0.1, "no neighbour moved anything"
+    assert check(problem, relation, labels) > 0.1, "no neighbor moved anything"
 
 
 def test_contract_catches_a_metric_of_private_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_features_are_mapped_to_minus_one_one() -> None:
     np.testing.assert_allclose(bound_rows(X, bounds, **WIDE), [[-1, -1, 0], [1, 1, 0], [0, 0, 0], [1, -1, 0]])
 
 
-def test_the_centre_decides_what_maps_to_zero() -> None:
+def test_the_center_decides_what_maps_to_zero() -> None:
     kept = Bounds.declared(0, 4, features=2, center="zero")
     np.testing.assert_allclose(bound_rows(np.array([[0.0, 2.0]]), kept, **WIDE), [[0, 0.5]])
     public = np.array([[0.0, 1], [0, 2], [0, 9], [4, 0]])
@@ -32,20 +32,20 @@ def test_the_centre_decides_what_maps_to_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("normalise", [False, True])
-def test_rows_with_their_intercept_fit_max_norm(dtype: Any, sparse: bool, normalise: bool) -> None:
+@pytest.mark.parametrize("normalize", [False, True])
+def test_rows_with_their_intercept_fit_max_norm(dtype: Any, sparse: bool, normalize: bool) -> None:
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((400, 11)) * (rng.random((400, 11)) < 0.5)).astype(dtype)
     bounds = Bounds.declared(-2, 2, features=11)
     rows = bound_rows(
-        sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, intercept_value=1.0, normalise=normalise
+        sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, intercept_value=1.0, normalize=normalize
     )
     held = rows.toarray() if sparse else rows
     assert held.dtype == dtype
     assert held.shape == (400, 12)
     norms = np.sqrt(np.square(held.astype(np.longdouble)).sum(axis=1))
     assert (norms <= 1.3).all()
-    if normalise:
+    if normalize:
         assert (norms > 1.3 * (1 - 1e-5)).all()
     # The intercept is scaled with its row: the ratio of features to intercept is kept.
     np.testing.assert_allclose(held[:, 0] / held[:, -1], np.clip(X[:, 0], -2, 2) / 2, rtol=1e-4, atol=1e-6)

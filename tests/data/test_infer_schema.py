@@ -162,7 +162,7 @@ def test_a_badly_declared_code_is_one_clear_error(entry: dict[str, Any]) -> None
         Column.from_dict({"type": "code", **entry}, "x")
 
 
-def test_what_was_recognised_is_said_in_one_line_for_all_columns_alike() -> None:
+def test_what_was_recognized_is_said_in_one_line_for_all_columns_alike() -> None:
     n = 200
     frame = pd.DataFrame(
         {

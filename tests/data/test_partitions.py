@@ -17,7 +17,7 @@ pd = pytest.importorskip("pandas")
 pa = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 from tests.blocks import ArrayBlocks, in_blocks  # noqa: E402
-from tests.contracts.neighbours import value_of  # noqa: E402
+from tests.contracts.neighbors import value_of  # noqa: E402
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric  # noqa: E402
 
 from sidelight.data import partitions, placing  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import value_of
+from tests.contracts.neighbors import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows, as_matrix, contents, row_norms, shrink_rows
 from sidelight.errors import InputError
@@ -205,7 +205,7 @@ def test_norms_and_shrinking_agree_between_layouts() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 8)) * (rng.random((50, 8)) < 0.5)
     np.testing.assert_allclose(row_norms(X), row_norms(as_matrix(sp.csr_matrix(X))), rtol=1e-15)
-    for normalise in (False, True):
-        one = shrink_rows(X, 0.7, normalise=normalise)[0]
-        other = shrink_rows(as_matrix(sp.csr_matrix(X)), 0.7, normalise=normalise)[0]
+    for normalize in (False, True):
+        one = shrink_rows(X, 0.7, normalize=normalize)[0]
+        other = shrink_rows(as_matrix(sp.csr_matrix(X)), 0.7, normalize=normalize)[0]
         np.testing.assert_allclose(one, other.toarray(), rtol=1e-14)

@@ -148,7 +148,7 @@ def test_senseless_sampling_is_refused(make: Any) -> None:
 
 def test_an_unknown_relation_is_refused() -> None:
     with pytest.raises(RelationError):
-        FullBatch("neighbourly")  # type: ignore[arg-type]
+        FullBatch("neighborly")  # type: ignore[arg-type]
 
 
 def test_samplers_are_samplers() -> None:

@@ -16,14 +16,14 @@ from sidelight.privacy.release import Released, release
 
 torch.set_num_threads(1)
 
-CENTRES = torch.tensor([[2.0, 0, 0, 0], [0, 2.0, 0, 0], [0, 0, 2.0, 0]])
+CENTERS = torch.tensor([[2.0, 0, 0, 0], [0, 2.0, 0, 0], [0, 0, 2.0, 0]])
 
 
 def blobs(n: int, seed: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Three classes in four dimensions."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, 3, (n,), generator=generator)
-    return (CENTRES[y] + 0.7 * torch.randn(n, 4, generator=generator)).to(dtype), y
+    return (CENTERS[y] + 0.7 * torch.randn(n, 4, generator=generator)).to(dtype), y
 
 
 def mlp(seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:

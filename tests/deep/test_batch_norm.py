@@ -78,7 +78,7 @@ def test_a_norm_that_does_more_is_refused_by_name(norm: nn.Module) -> None:
     ],
     ids=lambda norm: f"{type(norm).__name__}-{norm.affine}",
 )  # fmt: skip
-def test_a_norm_that_only_normalises_is_replaced(norm: Any) -> None:
+def test_a_norm_that_only_normalizes_is_replaced(norm: Any) -> None:
     assert type(replace_batch_norm(norm)) is nn.GroupNorm
     assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
 

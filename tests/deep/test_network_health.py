@@ -152,7 +152,7 @@ def test_an_estimator_passes_it_on() -> None:
 
 def test_contract_catches_a_count_of_rows_in_place_of_persons(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of a person that fails counts: three rows move the count by three."""
-    from tests.contracts.neighbours import value_of
+    from tests.contracts.neighbors import value_of
 
     from sidelight.privacy.release import BoundedSum
     from sidelight.problems.network import NetworkProblem

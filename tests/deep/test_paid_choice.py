@@ -55,7 +55,7 @@ def asked(records: tuple[Tensor, Tensor], *, scale: float = 30.0) -> tuple[Tenso
     return torch.as_tensor(share_of(total)), total.sensitivity
 
 
-def neighbours() -> list[tuple[Tensor, Tensor]]:
+def neighbors() -> list[tuple[Tensor, Tensor]]:
     """With one record more: an odd one, one far away, one of a class that there is not, one that is NaN."""
     odd = ((50.0, 0), (-400.0, 2), (1.0, 17), (float("nan"), 1))
     return [
@@ -67,7 +67,7 @@ def neighbours() -> list[tuple[Tensor, Tensor]]:
 def furthest() -> float:
     """How far a record moves the vector, in units of the sensitivity that is claimed."""
     base, sensitivity = asked(PRIVATE)
-    return max(float((asked(one)[0] - base).norm()) / sensitivity for one in neighbours())
+    return max(float((asked(one)[0] - base).norm()) / sensitivity for one in neighbors())
 
 
 def test_a_record_moves_the_vector_at_most_by_its_sensitivity() -> None:
@@ -86,7 +86,7 @@ def test_a_vector_that_is_not_clipped_is_found_out(monkeypatch: pytest.MonkeyPat
 
 def test_records_that_cannot_be_used_add_nothing() -> None:
     base, _ = asked(PRIVATE)
-    broken, nan = neighbours()[2:]
+    broken, nan = neighbors()[2:]
     for one in (broken, nan):
         assert torch.equal(asked(one)[0], base)
 

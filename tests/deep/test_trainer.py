@@ -496,7 +496,7 @@ def test_a_careless_delta_warns() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# the neighbour contract: a run with a record and one without it, asked the same questions
+# the neighbor contract: a run with a record and one without it, asked the same questions
 
 
 def record(
@@ -507,7 +507,7 @@ def record(
     monkeypatch.setattr("sidelight.methods.recipe.release", tape)
     monkeypatch.setattr("sidelight.privacy.events.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
     private, public = blobs(40, 1, torch.float64), blobs(30, 2, torch.float64)
-    # The record in question is far out, and labelled wrongly.
+    # The record in question is far out, and labeled wrongly.
     private[0][7], private[1][7] = -50 * private[0][7], 2
     chosen: dict[str, Any] = {"method": dope_sgd(clip_norm=0.1), "steps": 3, **options}
     trainer = make(model, **chosen).fit(private, public)
@@ -517,15 +517,15 @@ def record(
 def contract(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
     """A record moves no sum beyond the sensitivity, and nothing outside of the sums at all."""
     here, w, trainer = record(monkeypatch, [3, 7, 11, 20], **options)
-    there, other, neighbour = record(monkeypatch, [3, 11, 20], like=here, **options)
+    there, other, neighbor = record(monkeypatch, [3, 11, 20], like=here, **options)
     share = here.largest_share(there)
     assert share <= 1 + 1e-9, f"one record moved a private sum by {share:.6g} times its sensitivity"
-    assert torch.equal(w, other) and trainer.history_ == neighbour.history_
+    assert torch.equal(w, other) and trainer.history_ == neighbor.history_
     return share
 
 
 @pytest.mark.parametrize("method", ["dope_sgd", "coupling", "adadps"])
-def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(
+def test_neighboring_data_moves_the_sum_at_most_by_its_sensitivity(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     options = {} if method == "dope_sgd" else {"method": method, "warm_up": PublicTraining(steps=2)}

@@ -41,7 +41,7 @@ ESTIMATORS = [
     classifier("auto"),
     classifier("rsgd_ar"),
     classifier("output_perturbation"),
-    classifier("objective_perturbation", loss="logistic"),  # analysed for one output, so two classes
+    classifier("objective_perturbation", loss="logistic"),  # analyzed for one output, so two classes
     regressor("auto"),
     regressor("rsgd_ar"),
     regressor("pnsgd", epsilon=1000.0),  # a check asks for a good score

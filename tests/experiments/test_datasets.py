@@ -313,7 +313,7 @@ def test_names_are_checked() -> None:
         datasets.load_table("skin")
 
 
-def test_every_dataset_has_a_function_with_licence_and_citation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_dataset_has_a_function_with_license_and_citation(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     for loader in ("load", "load_table"):
         monkeypatch.setattr(datasets, loader, lambda name, download: asked.append(name))

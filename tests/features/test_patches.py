@@ -34,8 +34,8 @@ def stripes(rows: int, seed: int, size: int = 20) -> tuple[Any, Any]:
     y = np.arange(rows) % 3
     angle = np.pi * y / 3 + 0.2
     waves = np.cos(angle)[:, None, None] * across + np.sin(angle)[:, None, None] * down
-    grey = np.sin(1.3 * waves + generator.uniform(0, 6, rows)[:, None, None])
-    images = 128 + 50 * grey[..., None] + generator.normal(0, 15, (rows, size, size, 3))
+    gray = np.sin(1.3 * waves + generator.uniform(0, 6, rows)[:, None, None])
+    images = 128 + 50 * gray[..., None] + generator.normal(0, 15, (rows, size, size, 3))
     return images.clip(0, 255).astype(np.uint8), y
 
 
@@ -70,7 +70,7 @@ def test_rows_have_length_one(fitted: PatchFeatures) -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
 
 
-def test_neighbours_change_nothing_of_an_image(fitted: PatchFeatures) -> None:
+def test_neighbors_change_nothing_of_an_image(fitted: PatchFeatures) -> None:
     """Whatever the other images hold, in the same block or another, an image's row is the same to the bit."""
     images = stripes(40, 1)[0].astype(np.float64)
     rows = fitted.transform(images)
@@ -109,7 +109,7 @@ class Panics:
     "bad",
     [None, "text", 3, [[1, 2], [3]], np.zeros((4, 4, 3)), np.zeros((20, 20)), np.full((20, 20, 3), "a"),
      np.full((20, 20, 3), 1j), np.full((20, 20, 3), None), Panics()],
-    ids=["none", "text", "number", "ragged", "small", "grey", "letters", "complex", "objects", "panics"],
+    ids=["none", "text", "number", "ragged", "small", "gray", "letters", "complex", "objects", "panics"],
 )  # fmt: skip
 def test_a_bad_image_in_a_list_is_null_and_silent(fitted: PatchFeatures, bad: Any) -> None:
     images = list(stripes(4, 1)[0])
@@ -150,11 +150,11 @@ def test_mirrored_images_have_the_same_features_if_asked() -> None:
     assert np.abs(one.transform(images[:, :, ::-1]) - one.transform(images)).max() > 0.01
 
 
-def test_a_grey_image_may_leave_out_its_channel() -> None:
-    grey = PUBLIC[..., 0]
-    made = small().fit(grey)
+def test_a_gray_image_may_leave_out_its_channel() -> None:
+    gray = PUBLIC[..., 0]
+    made = small().fit(gray)
     assert made.image_shape_ == (20, 20, 1)
-    assert np.array_equal(made.transform(grey[:3]), made.transform(grey[:3, :, :, None]))
+    assert np.array_equal(made.transform(gray[:3]), made.transform(gray[:3, :, :, None]))
 
 
 # -------------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def with_nan(images: Any) -> Any:
         (PUBLIC[:, 0, 0], "height, width"),
         (PUBLIC[:1], "at least two"),
         (PUBLIC[:, :6, :6], "too small"),
-        (np.full((5, 20, 20), 3), "one colour"),
+        (np.full((5, 20, 20), 3), "one color"),
         (np.full((5, 20, 20), "a"), "numbers"),
         ([PUBLIC[0], PUBLIC[1, :5]], "one shape"),
         (PUBLIC[:0], "height, width"),
@@ -296,7 +296,7 @@ def test_averages_are_those_of_the_responses(stride: int, grid: int) -> None:
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_components_of_similarities_are_whitened_and_need_no_other_centring() -> None:
+def test_components_of_similarities_are_whitened_and_need_no_other_centering() -> None:
     """Against kernel principal components written out, for public rows and for a new one."""
     generator = torch.Generator().manual_seed(0)
     rows, new = torch.randn(60, 9, generator=generator), torch.randn(4, 9, generator=generator)
@@ -308,9 +308,9 @@ def test_components_of_similarities_are_whitened_and_need_no_other_centring() ->
     projected = (both - components.mean) @ components.projection
     torch.testing.assert_close(projected.T @ projected / 60, torch.eye(12), atol=1e-3, rtol=0)
     k = similarity(new)
-    centred = k - both.mean(0) - k.mean(1, keepdim=True) + both.mean()
+    centered = k - both.mean(0) - k.mean(1, keepdim=True) + both.mean()
     torch.testing.assert_close(
-        (k - components.mean) @ components.projection, centred @ components.projection, atol=1e-3, rtol=1e-3
+        (k - components.mean) @ components.projection, centered @ components.projection, atol=1e-3, rtol=1e-3
     )
 
 

@@ -1,4 +1,4 @@
-"""Clients that pull a small model towards targets of their own, and a run of them on the audit's tape."""
+"""Clients that pull a small model toward targets of their own, and a run of them on the audit's tape."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Reply = Callable[[Message, ArrayRecord], Any]
 
 
 def trained(message: Message, arrays: ArrayRecord, scale: float = 1.0) -> ArrayRecord:
-    """What an ordinary ClientApp returns: its parameters after a step towards its own target."""
+    """What an ordinary ClientApp returns: its parameters after a step toward its own target."""
     target = target_of(f"phone {message.metadata.dst_node_id}")
     new = {}
     for name, part in (("w", target[:4].reshape(2, 2)), ("b", target[4:])):
@@ -113,7 +113,7 @@ def broken(name: str) -> Reply:
                 )
             case "too many bytes":
                 new["b"] = Array("float32", (3,), "numpy.ndarray", b"0" * 10**6)
-            case "another serialisation":
+            case "another serialization":
                 new["b"] = Array("float32", (3,), "torch", b"")
             case "a name too few":
                 del new["b"]
@@ -130,7 +130,7 @@ def broken(name: str) -> Reply:
 
 BROKEN = (
     "nothing", "an error", "cannot be unpacked", "NaN", "another shape", "a shape that it declares only",
-    "another type", "garbage", "a pickle", "too many bytes", "another serialisation", "a name too few",
+    "another type", "garbage", "a pickle", "too many bytes", "another serialization", "a name too few",
     "a name too many", "no arrays", "two records",
 )  # fmt: skip
 

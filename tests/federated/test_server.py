@@ -79,7 +79,7 @@ def test_a_user_moves_no_sum_by_more_than_its_sensitivity(name: str, reply: str)
     far = moved(like, other)
     limit = 1 if reply in ("absent", "NaN") else 2  # another content is one user less and one more
     assert max(far) <= limit * (1 + 1e-9)
-    assert max(far) > 0.02, "the neighbour moved nothing: this test would not notice a fault"
+    assert max(far) > 0.02, "the neighbor moved nothing: this test would not notice a fault"
     assert server.history_ == changed.history_
     assert server.privacy_.to_dict() == changed.privacy_.to_dict()
     assert all(np.array_equal(a, b) for a, b in zip(server.arrays, changed.arrays, strict=True))
@@ -154,8 +154,8 @@ def caught(
     """By how many sensitivities a user that sends `other` in place of `one` moves a sum."""
     recipe = method or dope_sgd(clip_norm=0.5)
     like, _ = taped(recipe, {"phone 3": one}, expected_cohort=PRIVATE)
-    neighbour, _ = taped(recipe, {"phone 3": other}, like, expected_cohort=PRIVATE)
-    return max(moved(like, neighbour))
+    neighbor, _ = taped(recipe, {"phone 3": other}, like, expected_cohort=PRIVATE)
+    return max(moved(like, neighbor))
 
 
 def test_contract_catches_an_origin_that_is_added_once_per_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.contracts import replay
 from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 from tests.private_values import value_of
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.data.rows import contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
@@ -45,7 +45,7 @@ def test_a_matrix_that_noise_made_indefinite_is_solved() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_without_noise_it_is_least_squares_with_the_regulariser_of_the_task(scale: float) -> None:
+def test_without_noise_it_is_least_squares_with_the_regularizer_of_the_task(scale: float) -> None:
     task = task_of(Square(scale), n=3000, regularization=2.0, n_public=0, epsilon=300.0)
     found = fit(task, replay.SilentNoise(0)).coef[0]
     X, y = contents(task.rows).X, contents(task.rows).y
@@ -66,7 +66,7 @@ def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
+def test_neighbors_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     replay.assert_private(adassp(), scene("square"), relation, at_least=0.9)
 
 
@@ -82,7 +82,7 @@ def test_contract_catches_a_ridge_made_of_the_private_eigenvalue(monkeypatch: py
 
     monkeypatch.setattr(MomentOracle, "least_eigenvalue", told)
     monkeypatch.setattr(sys.modules[adassp.__module__], "adaptive_ridge", lambda **_: seen[-1])
-    first, others = neighbouring(scene("square"), REPLACE)
+    first, others = neighboring(scene("square"), REPLACE)
     tape = replay.record(adassp(), first.task(REPLACE))
     with pytest.raises(AssertionError):
         for other in others:

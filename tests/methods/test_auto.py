@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contracts.neighbours import rows_with_score
+from tests.contracts.neighbors import rows_with_score
 from tests.private_values import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows

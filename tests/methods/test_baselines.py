@@ -66,7 +66,7 @@ def test_only_public_takes_the_regularization_that_held_out_rows_ask_for():
     assert ((right >= 0) == (clear.y > 0)).mean() > 0.97
 
 
-def test_the_sharply_huberised_hinge_is_nearly_the_hinge():
+def test_the_sharply_huberized_hinge_is_nearly_the_hinge():
     X, y = rows_of(300, 4)
     w = solve([PublicRows(X, y)], Hinge(), 0.01)
     exact = reuse(Hinge(), X, y, np.zeros(4), 0.005)
@@ -119,7 +119,7 @@ def test_private_majority_is_an_exponential_mechanism(loss, relation):
 
 @pytest.mark.parametrize("relation", [AR, RO])
 def test_private_majority_stays_within_epsilon(relation):
-    """The exact odds of the mechanism on neighbours, from the counts and the scale that it uses."""
+    """The exact odds of the mechanism on neighbors, from the counts and the scale that it uses."""
 
     def odds(y):
         task = task_of(X=rows_of(len(y), 3)[0], y=y, p=3, relation=relation, epsilon=0.8)

@@ -8,7 +8,7 @@ import pytest
 from tests.contracts import replay
 from tests.methods.convex_tools import Account, assert_public_records_join, fitter, rows_of, task_of
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.data.rows import contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import Square
@@ -35,7 +35,7 @@ def test_one_round_without_noise_is_adassp() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.5, 1.0])
-def test_rounds_undo_the_ridge_and_keep_the_regulariser_of_the_task(scale: float) -> None:
+def test_rounds_undo_the_ridge_and_keep_the_regularizer_of_the_task(scale: float) -> None:
     """Without noise every round comes closer to least squares, whatever λ expects of the noise."""
     task = task_of(Square(scale), n=3000, regularization=0.05, n_public=0, epsilon=1.0)
     X, y = contents(task.rows).X, contents(task.rows).y
@@ -60,7 +60,7 @@ def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
+def test_neighbors_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     method = boosted_adassp(rounds=3)
     replay.assert_private(method, scene("square"), relation, at_least=0.9)
 
@@ -81,7 +81,7 @@ def test_contract_catches_residuals_that_are_not_clipped(monkeypatch: pytest.Mon
         monkeypatch.setattr(self._oracle, "clipped_sum", sum_of_all)
 
     monkeypatch.setattr(Residuals, "__init__", careless)
-    first, others = neighbouring(scene("square"), REPLACE)
+    first, others = neighboring(scene("square"), REPLACE)
     method = boosted_adassp(residual_bound=0.5)
     tape = replay.record(method, first.task(REPLACE))
     with pytest.raises(AssertionError, match="sensitivity"):

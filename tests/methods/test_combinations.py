@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.contracts import replay
 from tests.contracts.cases import RECIPES, STEPS, Case
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Scene, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Scene, neighboring, scene
 from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, RelationError
 from sidelight.methods.adadps import SecondMoments
 from sidelight.methods.adamix import QuantileClip, Subspace
@@ -80,7 +80,7 @@ def refused(recipe: Recipe, base: Scene, relation: Any) -> bool:
 
 def check(recipe: Recipe, base: Scene, relation: Any, *, sparse: bool = False) -> replay.Tape:
     """Sum sensitivity, nothing private outside, events within the plan, a finite model."""
-    first, others = neighbouring(base, relation)
+    first, others = neighboring(base, relation)
     tasks = [(one.sparse() if sparse else one).task(relation) for one in (first, *others)]
     tape = replay.record(recipe, tasks[0])
     replay.assert_plan_covers(tape, tasks[0])

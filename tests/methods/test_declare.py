@@ -13,7 +13,7 @@ from tests.cli.conftest import run  # noqa: F401  (a fixture)
 from tests.contracts.cases import cases
 
 import sidelight.methods
-from sidelight.audit import suite as catalogue
+from sidelight.audit import suite as catalog
 from sidelight.audit.suite import SuitePlan, subjects
 from sidelight.cli.terminal import METHOD_NAMES
 from sidelight.errors import InputError
@@ -95,7 +95,7 @@ def test_a_method_is_one_file(run: Any) -> None:  # noqa: F811
     assert " toy " in run("methods").out and "nobody, 2026" in run("methods", "toy").out
     source = source_of("toy")
     assert source is not None and source.departs == ("it has no paper to depart from",)
-    assert {"toy", "toy, twice"} <= set(catalogue.linear())
+    assert {"toy", "toy, twice"} <= set(catalog.linear())
     audited = {(one.name, one.claim.relation) for one in subjects(SuitePlan(["toy", "toy, twice"]))}
     assert len(audited) == 4
     tried = {(case.name, case.relation, case.loss) for case in cases() if case.name.startswith("toy")}

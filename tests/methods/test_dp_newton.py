@@ -9,7 +9,7 @@ import pytest
 from tests.contracts import replay
 from tests.methods.convex_tools import Account, accuracy, fitter, rows_of, task_of
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.data.rows import PublicRows
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
@@ -78,7 +78,7 @@ def test_learns_at_a_moderate_budget(settings: dict[str, Any], relation: Any) ->
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str, relation: Any) -> None:
+def test_neighbors_move_its_sums_within_sensitivity_and_nothing_else(loss: str, relation: Any) -> None:
     curvatures = ("bound",) if loss == "softmax" else ("bound", "hessian")
     for curvature in curvatures:
         method = dp_newton(steps=3, curvature=curvature)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_contract_catches_the_bound_of_a_typical_record(
         self.bound = 0.15 * rows.max_norm**2
 
     monkeypatch.setattr(MomentOracle, "__init__", typical)
-    first, others = neighbouring(scene("logistic"), relation)
+    first, others = neighboring(scene("logistic"), relation)
     tape = replay.record(dp_newton(steps=2), first.task(relation))
     with pytest.raises(AssertionError, match="sensitivity"):
         for other in others:

@@ -39,7 +39,7 @@ def test_the_form_of_the_coupling_paper() -> None:
 
 
 class Quadratic:
-    """Ψ(w) = ½ wᵀHw, of which λ/2‖w‖² is the regulariser's part."""
+    """Ψ(w) = ½ wᵀHw, of which λ/2‖w‖² is the regularizer's part."""
 
     def __init__(self, hessian: Any, lam: float) -> None:
         self.matrix = np.asarray(hessian, dtype=float) - lam * np.eye(len(hessian))

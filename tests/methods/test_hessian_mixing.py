@@ -56,7 +56,7 @@ def test_public_records_join_the_sums_dense_or_sparse_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
+def test_neighbors_move_its_sums_within_sensitivity_and_nothing_else(relation: Any) -> None:
     method = hessian_mixing(rounds=2, sketch_rows=60)
     tape = replay.assert_private(method, scene("square"), relation, at_least=0.9)
     assert {call.kind for call in tape.calls} == {"release", "release_sketch"}

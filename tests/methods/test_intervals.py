@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.contracts.neighbours import assert_bounded, largest_move
+from tests.contracts.neighbors import assert_bounded, largest_move
 
 from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.rows import PrivateRows

@@ -11,8 +11,8 @@ from tests.blocks import in_blocks
 from tests.contracts import replay
 from tests.methods.convex_tools import Account
 
-from sidelight.audit.replay import replay_neighbours
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Linear, neighbouring, scene
+from sidelight.audit.replay import replay_neighbors
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, Linear, neighboring, scene
 from sidelight.data.leaves import ColumnGroup
 from sidelight.data.persons import PersonRows, Persons
 from sidelight.data.rows import PrivateRows, PublicRows, contents
@@ -189,14 +189,14 @@ def test_a_method_that_reads_nothing_has_no_trees() -> None:
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
 @pytest.mark.parametrize("loss", ["logistic", "square", "softmax"])
-def test_neighbours_move_no_sum_by_more_than_it_declares(loss: str, relation: Any) -> None:
+def test_neighbors_move_no_sum_by_more_than_it_declares(loss: str, relation: Any) -> None:
     tape = replay.assert_private(ALWAYS, scene(loss, n_public=60), relation, at_least=0.2)
     assert len(tape.calls) == 2 + 3 + 1
 
 
 def test_the_audit_sees_the_releases() -> None:
     subject = Linear(ALWAYS, REPLACE, 3.0, 1e-5, base=scene(n_public=60))
-    result = replay_neighbours(subject, seeds=1, release_runs=40)
+    result = replay_neighbors(subject, seeds=1, release_runs=40)
     assert result.passed, result.findings
     assert result.details["releases"] >= 6
 
@@ -205,7 +205,7 @@ def test_the_audit_sees_the_releases() -> None:
 def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sidelight.oracles.linear import leaf_sums
 
-    first, others = neighbouring(scene("square", n_public=60), REPLACE)
+    first, others = neighboring(scene("square", n_public=60), REPLACE)
     if fault == "private counts":  # as divisor: the values then depend on records that nobody released
         masses = leaf_boosting._masses
         held: list[np.ndarray] = []
@@ -230,7 +230,7 @@ def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
     replays = [replay.record(ALWAYS, other.task(REPLACE), like=tape) for other in others]
     seen = "depend on a record|leaves changed" if fault == "private counts" else "moved a private sum"
     with pytest.raises(AssertionError, match=seen):
-        replay.assert_neighbours(tape, replays, at_least=0.0)
+        replay.assert_neighbors(tape, replays, at_least=0.0)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sidelight import PrivateClassifier
-from sidelight.audit import replay_neighbours
+from sidelight.audit import replay_neighbors
 from sidelight.errors import BudgetExceeded, InputError
 from sidelight.privacy.ledger import Ledger
 
@@ -252,7 +252,7 @@ def test_what_is_no_method_is_refused_in_one_line(write: Any) -> None:
         (7, "method must be a name or a method such as dp_sgd(); not 7"),
         ("dpsgd", "there is no method 'dpsgd'. Did you mean 'dp_sgd'?"),
     ):
-        for call in (fit, replay_neighbours):
+        for call in (fit, replay_neighbors):
             with pytest.raises(InputError) as caught:
                 call(given)
             assert line in str(caught.value)

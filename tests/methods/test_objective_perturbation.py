@@ -79,7 +79,7 @@ def test_k6_amp_scales():
 
 
 def check_output_noise(outside):
-    """Two approximate minimisers at opposite ends of the ball of radius nγ/Λ around the exact one."""
+    """Two approximate minimizers at opposite ends of the ball of radius nγ/Λ around the exact one."""
     i, o, _ = vector("K6")
     radius = i["n"] * i["n"] ** -2.0 / o["Lambda"]
     delta = conversions.gaussian_delta(i["eps_out_frac"] * i["epsilon"], 2 * radius / outside)
@@ -99,7 +99,7 @@ def test_contract_catches_the_missing_factor_two():
 
 
 # ---------------------------------------------------------------------------------------------------
-# exact divergences: in one dimension the law of the minimiser has a density in closed form
+# exact divergences: in one dimension the law of the minimizer has a density in closed form
 
 GRID = np.arange(-80, 80, 0.002) + 0.001  # midpoints of cells, so that kinks lie between them
 
@@ -163,7 +163,7 @@ def test_contract_catches_the_noise_of_2012_under_replace_one():
 
 @pytest.mark.parametrize("relation", [AR, RO])
 @pytest.mark.parametrize("loss", [Logistic(), Huber(0.5)], ids=["logistic", "huber"])
-def test_planned_noise_keeps_neighbours_apart_at_most_by_delta(loss, relation):
+def test_planned_noise_keeps_neighbors_apart_at_most_by_delta(loss, relation):
     """The plan's own Λ and σ_b, on pairs of datasets with one feature."""
     rng = np.random.default_rng(0)
     for epsilon in (0.5, 2.0):
@@ -215,7 +215,7 @@ def worst_of_amp(relation, output_share_of_noise=1.0):
 
 
 @pytest.mark.parametrize("relation", [AR, RO])
-def test_amp_keeps_neighbours_apart_at_most_by_delta_whatever_the_solver_leaves(relation):
+def test_amp_keeps_neighbors_apart_at_most_by_delta_whatever_the_solver_leaves(relation):
     assert worst_of_amp(relation) <= 1
 
 
@@ -270,7 +270,7 @@ def test_with_clipped_slopes_it_learns_and_solves_exactly(loss):
 
 
 def test_the_solution_gives_back_the_noise_it_was_made_from():
-    """θ ↦ b is a bijection: the minimiser is exact, not merely good."""
+    """θ ↦ b is a bijection: the minimizer is exact, not merely good."""
     for loss in ("logistic", "huber", "square"):
         task = task_of(loss)
         problem = smooth(task, method="m", regularization=0.0, scalar=True)
@@ -295,7 +295,7 @@ def test_the_perturbation_has_the_planned_size(monkeypatch):
     drawn = []
     monkeypatch.setattr(
         sys.modules[objective_perturbation.__module__],
-        "minimise",
+        "minimize",
         lambda parts, *, linear, **_: drawn.append(linear) or solvers.Minimum(np.zeros(4), 0.0),
     )
     task = task_of(n=30)
@@ -315,7 +315,7 @@ def test_kst_needs_more_noise_and_is_add_or_remove_only():
         objective_perturbation(accounting="kst").plan(task_of(relation=RO))
 
 
-def test_a_declared_regularization_counts_towards_the_ridge():
+def test_a_declared_regularization_counts_toward_the_ridge():
     task = task_of(n=500, regularization=0.4, relation=AR)
     assert objective_perturbation().plan(task).state["ridge"] == pytest.approx(200.0)
     task = task_of(n=500, regularization=1e-9, relation=AR)
@@ -336,14 +336,14 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
     method = amp(gradient_tolerance=1e-3)
     plan = method.plan(task)
     seen = {}
-    solve = solvers.minimise
+    solve = solvers.minimize
 
     def spy(parts, **kwargs):
         seen["solution"] = solve(parts, **kwargs)
         seen.update(kwargs)
         return seen["solution"]
 
-    monkeypatch.setattr(sys.modules[objective_perturbation.__module__], "minimise", spy)
+    monkeypatch.setattr(sys.modules[objective_perturbation.__module__], "minimize", spy)
     fitted = method.run(task, plan, account=Account(), noise=Noise(0))
     assert seen["tolerance"] == pytest.approx(0.2)  # n·γ, on the sum
     assert seen["ridge"] == plan.state["scales"].ridge
@@ -353,7 +353,7 @@ def test_amp_solves_to_its_tolerance_and_adds_its_output_noise(monkeypatch):
 
 
 @pytest.mark.parametrize("loss", ["logistic", "huber", "square"])
-def test_the_minimiser_is_found_where_newtons_method_does_not_arrive(loss, monkeypatch):
+def test_the_minimizer_is_found_where_newtons_method_does_not_arrive(loss, monkeypatch):
     """Whether a solver arrives must not depend on the records: another one follows, and nothing raises."""
     for method in (objective_perturbation(), amp()):
         task, found = task_of(loss, n=50), []

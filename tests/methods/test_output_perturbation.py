@@ -65,7 +65,7 @@ def test_one_record_moves_the_result_at_most_by_the_sensitivity():
     check_moves(zhang_sensitivity)
 
 
-def test_contract_catches_normalised_gradients():
+def test_contract_catches_normalized_gradients():
     with pytest.raises(AssertionError):
         check_moves(change=lambda g: g / np.linalg.norm(g))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.stats import norm
-from tests.contracts.neighbours import assert_bounded, largest_move
+from tests.contracts.neighbors import assert_bounded, largest_move
 from tests.contracts.replay import Nothing
 from tests.methods.convex_tools import task_of
 from tests.private_values import value_of

@@ -83,7 +83,7 @@ def test_automatic_clipping_has_the_reference_value() -> None:
     np.testing.assert_allclose(factor * np.array([3, 4]), [0.5, 2 / 3])
 
 
-def test_normalising_maps_zero_to_zero() -> None:
+def test_normalizing_maps_zero_to_zero() -> None:
     factors = Automatic(1.0, 0.0).factors(np.array([0.0, 1e-310, 4.0]))
     assert (factors * np.array([0.0, 1e-310, 4.0])).tolist()[0] == 0
     assert np.isfinite(factors).all()

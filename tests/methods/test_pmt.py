@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from tests.contracts import replay
 from tests.methods.convex_tools import Account, accuracy, fitter, rows_of, task_of
 
-from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighbouring, scene
+from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.data.rows import PrivateRows, PublicRows, contents
 from sidelight.errors import AssumptionError, InputError
 from sidelight.methods.baselines import solve
@@ -44,7 +44,7 @@ def test_few_rows_of_a_gaussian_are_beyond_the_radius() -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_without_noise_it_is_the_minimum_in_the_original_coordinates(loss: str) -> None:
-    """The regulariser is (λ/2)‖w‖² and not that of whitened weights; no row is beyond the radius here."""
+    """The regularizer is (λ/2)‖w‖² and not that of whitened weights; no row is beyond the radius here."""
     task = task_of(loss, n=600, regularization=0.05, epsilon=300.0, delta=0.5)
     steps = 1 if loss == "square" else 80
     found = fit(task, replay.SilentNoise(0), steps=steps, radius=5.0).coef[0]
@@ -69,7 +69,7 @@ def test_learns_with_enough_records(relation: Any) -> None:
 
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("relation", BOTH)
-def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str, relation: Any) -> None:
+def test_neighbors_move_its_sums_within_sensitivity_and_nothing_else(loss: str, relation: Any) -> None:
     method = pmt(steps=2, radius=1.0)  # so small that rows are truncated, and sensitivities attained
     replay.assert_private(method, scene(loss), relation, at_least=0.49)
 
@@ -77,13 +77,13 @@ def test_neighbours_move_its_sums_within_sensitivity_and_nothing_else(loss: str,
 def test_contract_catches_rows_that_are_not_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = PrivateRows.mapped
 
-    def careless(self: PrivateRows, matrix: Any, *, max_norm: float, normalise: bool = False) -> PrivateRows:
+    def careless(self: PrivateRows, matrix: Any, *, max_norm: float, normalize: bool = False) -> PrivateRows:
         rows = honest(self, matrix, max_norm=1e6)
         rows.max_norm = max_norm
         return rows
 
     monkeypatch.setattr(PrivateRows, "mapped", careless)
-    first, others = neighbouring(scene("logistic"), REPLACE)
+    first, others = neighboring(scene("logistic"), REPLACE)
     method = pmt(steps=1, radius=0.5)
     tape = replay.record(method, first.task(REPLACE))
     with pytest.raises(AssertionError, match="sensitivity"):

@@ -40,7 +40,7 @@ def test_l4_rdp_of_a_record():
 
 
 # ---------------------------------------------------------------------------------------------------
-# neighbours: with all slopes at their bound the pass is affine in its noise, so its law is Gaussian
+# neighbors: with all slopes at their bound the pass is affine in its noise, so its law is Gaussian
 
 
 class Scripted:

@@ -12,7 +12,7 @@ from tests.contracts import replay
 from tests.methods.convex_tools import Account
 from tests.methods.test_auto import a_task
 
-from sidelight.audit.subjects import REPLACE, neighbouring, scene
+from sidelight.audit.subjects import REPLACE, neighboring, scene
 from sidelight.data.rows import PublicRows, contents
 from sidelight.errors import PrivacyWarning
 from sidelight.methods import public_guard
@@ -100,7 +100,7 @@ def test_both_ways_release_what_the_plan_says(wrong: bool) -> None:
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", REPLACE])
 @pytest.mark.parametrize("loss", ["logistic", "square", "softmax"])
-def test_neighbours_move_no_sum_by_more_than_it_declares(
+def test_neighbors_move_no_sum_by_more_than_it_declares(
     loss: str, relation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(public_guard, "_far", lambda loop, task: True)
@@ -111,7 +111,7 @@ def test_neighbours_move_no_sum_by_more_than_it_declares(
 
 def test_a_choice_by_private_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: what follows the first step depends on the records themselves."""
-    first, others = neighbouring(scene("logistic", n_public=20), REPLACE)
+    first, others = neighboring(scene("logistic", n_public=20), REPLACE)
     rows = contents(first.task(REPLACE).rows).X
 
     def peeked(loop: object, task: Task) -> bool:
@@ -122,7 +122,7 @@ def test_a_choice_by_private_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) ->
     tape = replay.record(method, first.task(REPLACE))
     with pytest.raises((AssertionError, ValueError)):  # other releases than those that were recorded
         replays = [replay.record(method, other.task(REPLACE), like=tape) for other in others]
-        replay.assert_neighbours(tape, replays, at_least=0.0)
+        replay.assert_neighbors(tape, replays, at_least=0.0)
 
 
 @pytest.mark.parametrize("wrong", [False, True])

@@ -70,7 +70,7 @@ def test_senseless_recipes_are_refused_before_the_charge(change: dict[str, Any])
         plain(**change).plan(scene().task(ADD_REMOVE))
 
 
-def test_a_misspelt_part_is_an_error() -> None:
+def test_a_misspelled_part_is_an_error() -> None:
     with pytest.raises(InputError, match="'clip'"):
         plain(cilp=Flat())
 

@@ -16,6 +16,6 @@ def test_every_name_is_that_of_its_function_and_method(name: str) -> None:
     assert METHODS[name].__doc__
 
 
-def test_a_misspelt_name_gets_a_hint() -> None:
+def test_a_misspelled_name_gets_a_hint() -> None:
     with pytest.raises(InputError, match="'ppsgd'"):
         get_method("ppsdg")

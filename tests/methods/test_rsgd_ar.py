@@ -70,7 +70,7 @@ def test_mixture_std_is_the_least_that_meets_the_budget():
 
 
 # ---------------------------------------------------------------------------------------------------
-# neighbours
+# neighbors
 
 PLANS = [
     {"epochs": 4, "step_size": 0.5, "average_every": 2},
@@ -79,7 +79,7 @@ PLANS = [
 ]
 
 
-def worst_ratio(loss, X, y, sizes, plan, lam, *, normalise=False, seed=0):
+def worst_ratio(loss, X, y, sizes, plan, lam, *, normalize=False, seed=0):
     """The largest move of the result, over Δ_j, for a replaced record in each batch."""
     rng = np.random.default_rng(seed)
     ends = np.cumsum(sizes)
@@ -90,7 +90,7 @@ def worst_ratio(loss, X, y, sizes, plan, lam, *, normalise=False, seed=0):
 
         def gradient(w, j):
             g = records.gradient(w, batches[j]) / sizes[j]
-            return g / max(np.linalg.norm(g), 1e-12) if normalise else g
+            return g / max(np.linalg.norm(g), 1e-12) if normalize else g
 
         start = np.zeros(records.dimension)
         return descend(gradient, schedule(batches=len(sizes), **plan), start=start, regularization=lam)
@@ -128,9 +128,9 @@ def test_one_record_moves_the_result_at_most_by_its_sensitivity():
     check_moves()
 
 
-def test_contract_catches_normalised_gradients():
+def test_contract_catches_normalized_gradients():
     with pytest.raises(AssertionError):
-        check_moves(normalise=True)
+        check_moves(normalize=True)
 
 
 @pytest.mark.parametrize("plan", PLANS)
@@ -201,7 +201,7 @@ METHODS = [rsgd_ar(epochs=4, average_every=2, batch_size=3), nsgd(epochs=4, batc
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
 def test_declared_sensitivity_covers_the_computed_result(method, monkeypatch):
-    """The value that goes to release, on two neighbours, with the same permutation; and it is attained."""
+    """The value that goes to release, on two neighbors, with the same permutation; and it is attained."""
     largest = 0.0
     for seed in range(3):
         value, limit = computed(method, saturated(8), monkeypatch, seed)

@@ -14,7 +14,7 @@ from sidelight.losses import Hinge, Huber, Logistic, Softmax, Square
 from sidelight.methods.baselines import solve
 from sidelight.methods.smooth import ClippedSquare, StraightBeyond, batch_sizes, contraction, smooth
 from sidelight.oracles.linear.row_sums import RowSums
-from sidelight.solvers import minimise
+from sidelight.solvers import minimize
 
 LOSSES = [Logistic(), Huber(0.5), ClippedSquare(0.7), Square(), Softmax(3)]
 
@@ -148,12 +148,12 @@ def test_batches_are_balanced_and_complete():
 
 @pytest.mark.parametrize("dense", [True, False])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: f"{loss.name}-{type(loss).__name__}")
-def test_minimise_finds_the_point_without_gradient(loss, dense, monkeypatch):
+def test_minimize_finds_the_point_without_gradient(loss, dense, monkeypatch):
     if not dense:
         monkeypatch.setattr(solvers, "_DENSE", 0)
     records, _, _ = records_of(loss, n=80)
     linear = 3 * np.random.default_rng(4).standard_normal(records.dimension)
-    w, length = minimise([records], ridge=0.5, linear=linear, tolerance=1e-9)
+    w, length = minimize([records], ridge=0.5, linear=linear, tolerance=1e-9)
     assert length <= 1e-9
     assert np.linalg.norm(records.gradient(w) + 0.5 * w + linear) <= 1e-9
 

@@ -86,7 +86,7 @@ LATER: dict[str, tuple[dict[str, Any], str]] = {
         {"clip": Returns(NoAt())},
         "NoAt does not define at(step, params, metric, origin), which a ClipState needs",
     ),
-    "a misspelt attribute": (
+    "a misspelled attribute": (
         {"clip": Returns(Forgetful())},
         "Forgetful names 'clip_nrom' in kept, and has no such attribute after begin",
     ),

@@ -1,4 +1,4 @@
-"""What comes of a model: its clipped sum against float64 gradients of each record, and against neighbours."""
+"""What comes of a model: its clipped sum against float64 gradients of each record, and against neighbors."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def texts(n: int, seed: int = 0) -> dict[str, Tensor]:
     return {"input_ids": shown, "attention_mask": there.long(), "labels": shown.where(there, -100)}
 
 
-def labelled(n: int, seed: int = 0) -> dict[str, Tensor]:
+def labeled(n: int, seed: int = 0) -> dict[str, Tensor]:
     chosen = torch.randint(0, 3, (n,), generator=torch.Generator().manual_seed(seed + 1))
     return texts(n, seed) | {"labels": chosen}
 
@@ -95,7 +95,7 @@ def test_a_loss_of_hidden_words_and_of_labels_is_that_of_transformers() -> None:
     cases = (
         (bert(tf.BertForMaskedLM), texts(4)),
         (bert(tf.BertForTokenClassification, num_labels=WORDS), texts(4)),
-        (bert(tf.BertForSequenceClassification, num_labels=3), labelled(4)),
+        (bert(tf.BertForSequenceClassification, num_labels=3), labeled(4)),
     )
     for model, batch in cases:
         model.eval()
@@ -163,7 +163,7 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[int, int], dict[str, Tensor
     "gradient checkpointing": (_checkpointed, texts),
     "bfloat16": (lambda: gpt2().to(torch.bfloat16), texts),
     "LoRA": (lambda: lora(gpt2(), task_type="CAUSAL_LM"), texts),
-    "labels of whole texts": (lambda: bert(tf.BertForSequenceClassification, num_labels=3), labelled),
+    "labels of whole texts": (lambda: bert(tf.BertForSequenceClassification, num_labels=3), labeled),
 }
 
 
@@ -186,10 +186,10 @@ def test_only_the_head_is_trained_where_the_rest_is_frozen() -> None:
     model = bert(tf.BertForSequenceClassification, num_labels=3)
     model.bert.requires_grad_(False)
     before = {key: value.clone() for key, value in model.bert.state_dict().items()}
-    trainer = Trainer(model, method=dp_sgd(), **PLAN).fit(labelled(40))
+    trainer = Trainer(model, method=dp_sgd(), **PLAN).fit(labeled(40))
     assert all(torch.equal(value, before[key]) for key, value in model.bert.state_dict().items())
-    assert trainer.predict(labelled(3)).shape == (3,)
-    assert 0 <= trainer.evaluate(labelled(9, 3))["accuracy"] <= 1
+    assert trainer.predict(labeled(3)).shape == (3,)
+    assert 0 <= trainer.evaluate(labeled(9, 3))["accuracy"] <= 1
 
 
 def test_the_layers_of_gpt2_have_a_rule_unless_their_forward_is_anothers() -> None:
@@ -216,7 +216,7 @@ def test_checkpointing_changes_no_number() -> None:
 
 
 def test_a_record_more_moves_the_sum_by_the_clip_norm_at_most_whatever_its_length() -> None:
-    """Neighbours: a record is added, all padding or full of words."""
+    """Neighbors: a record is added, all padding or full of words."""
     batch = texts(9)
     model = gpt2().eval()
     oracle = NetworkOracle(model, next_token_loss, pass_size=12)

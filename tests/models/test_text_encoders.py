@@ -206,7 +206,7 @@ def test_packaged_encoders_keep_texts_apart_at_every_length(name: str) -> None:
 # tuned on public texts
 
 
-def labelled(count: int = 80) -> tuple[list[str], list[str]]:
+def labeled(count: int = 80) -> tuple[list[str], list[str]]:
     chosen = random.Random(0)
     labels = [chosen.choice(["liked", "not"]) for _ in range(count)]
     word = {"liked": "good", "not": "bad"}
@@ -214,7 +214,7 @@ def labelled(count: int = 80) -> tuple[list[str], list[str]]:
 
 
 def test_public_texts_pull_the_classes_apart(folder: Path, tmp_path: Path) -> None:
-    texts, labels = labelled()
+    texts, labels = labeled()
     tuned = tune_encoder(folder, texts, labels, tmp_path / "tuned", epochs=40, batch_size=4, max_tokens=16)
 
     def apart(encoder: TransformerEncoder) -> float:
@@ -229,7 +229,7 @@ def test_public_texts_pull_the_classes_apart(folder: Path, tmp_path: Path) -> No
 
 
 def test_tuning_repeats_and_leaves_the_source_and_pytorch_alone(folder: Path, tmp_path: Path) -> None:
-    texts, labels = labelled()
+    texts, labels = labeled()
     before = TransformerEncoder(folder).sha256
     state = torch.random.get_rng_state()
     both = [tune_encoder(folder, texts, labels, tmp_path / name, epochs=2, random_state=3) for name in "ab"]
@@ -242,7 +242,7 @@ def test_the_pooling_of_an_encoder_is_kept(folder: Path, tmp_path: Path) -> None
     shutil.copytree(folder, source)
     (source / "1_Pooling").mkdir()
     (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
-    tuned = tune_encoder(source, *labelled(), tmp_path / "tuned", epochs=1, dtype="bfloat16")
+    tuned = tune_encoder(source, *labeled(), tmp_path / "tuned", epochs=1, dtype="bfloat16")
     assert tuned._first and (tmp_path / "tuned" / "1_Pooling" / "config.json").exists()
 
 
@@ -262,7 +262,7 @@ def test_the_pooling_of_an_encoder_is_kept(folder: Path, tmp_path: Path) -> None
 def test_bad_public_texts_are_one_clear_error(
     folder: Path, tmp_path: Path, change: dict[str, object], says: str
 ) -> None:
-    texts, labels = labelled()
+    texts, labels = labeled()
     options = {"encoder": folder, "texts": texts, "labels": labels, "folder": tmp_path / "new", **change}
     with pytest.raises(InputError, match=says):
         tune_encoder(**options)

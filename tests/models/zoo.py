@@ -65,7 +65,7 @@ def classes(n: int, seed: int) -> Tensor:
     return torch.randint(0, CLASSES, (n,), generator=_generator(seed + 100))
 
 
-def labelled_text(n: int, seed: int) -> Batch:
+def labeled_text(n: int, seed: int) -> Batch:
     words, there = sentences(n, seed)
     return {"input_ids": words, "attention_mask": there}, classes(n, seed)
 
@@ -358,21 +358,21 @@ _MODERN = _modernbert(tf.ModernBertForSequenceClassification)
 # (name, how it is built, records, loss)
 _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
     ("GPT-2", _gpt2, next_words, word_loss),
-    ("BERT, classes", _bert(tf.BertForSequenceClassification), labelled_text, class_loss),
-    ("BERT, classes, the head alone", _head_alone, labelled_text, class_loss),
+    ("BERT, classes", _bert(tf.BertForSequenceClassification), labeled_text, class_loss),
+    ("BERT, classes, the head alone", _head_alone, labeled_text, class_loss),
     ("BERT, hidden words", _bert(tf.BertForMaskedLM), hidden_words, word_loss),
-    ("DistilBERT", _distilbert, labelled_text, class_loss),
-    ("RoBERTa", _roberta, labelled_text, class_loss),
+    ("DistilBERT", _distilbert, labeled_text, class_loss),
+    ("RoBERTa", _roberta, labeled_text, class_loss),
     ("Llama", _decoder(tf.LlamaForCausalLM, tf.LlamaConfig), next_words, word_loss),
     ("Qwen2", _decoder(tf.Qwen2ForCausalLM, tf.Qwen2Config), next_words, word_loss),
     ("Gemma", _decoder(tf.GemmaForCausalLM, tf.GemmaConfig, head_dim=8), next_words, word_loss),
     ("OPT", _opt(), next_words, word_loss),
     ("OPT, LayerDrop", _opt(layerdrop=0.5), next_words, word_loss),
-    ("ModernBERT, classes", _MODERN, labelled_text, class_loss),
+    ("ModernBERT, classes", _MODERN, labeled_text, class_loss),
     ("ModernBERT, hidden words", _modernbert(tf.ModernBertForMaskedLM), hidden_words, word_loss),
     ("SmolLM2's shape, gradient checkpointing", _smollm2, next_words, word_loss),
     ("Qwen3", _decoder(tf.Qwen3ForCausalLM, tf.Qwen3Config, head_dim=8), next_words, word_loss),
-    ("ALBERT", _albert, labelled_text, class_loss),
+    ("ALBERT", _albert, labeled_text, class_loss),
     ("T5", _t5, translations, word_loss),
     ("Mixtral", _MIXTRAL, next_words, word_loss),
     ("ViT", _vit, pictures, class_loss),
@@ -384,8 +384,8 @@ _TRANSFORMERS: list[tuple[str, Any, Any, Any]] = [
 ]
 _PEFT: list[tuple[str, Any, Any, Any]] = [
     ("LoRA on GPT-2", _lora(), next_words, word_loss),
-    ("LoRA on BERT, classes", _lora_bert, labelled_text, class_loss),
-    ("LoRA on MiniLM's shape, dense layers too", _lora_minilm, labelled_text, class_loss),
+    ("LoRA on BERT, classes", _lora_bert, labeled_text, class_loss),
+    ("LoRA on MiniLM's shape, dense layers too", _lora_minilm, labeled_text, class_loss),
     ("LoRA on SmolLM2's shape", _lora_smollm2, next_words, word_loss),
     ("DoRA on GPT-2", _lora(use_dora=True), next_words, word_loss),
     ("IA³ on GPT-2", _ia3, next_words, word_loss),

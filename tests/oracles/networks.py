@@ -91,7 +91,7 @@ def _basis(p: int, dtype: torch.dtype) -> Tensor:
     return torch.linalg.qr(torch.stack(waves, 1))[0]
 
 
-def assert_neighbours_are_near(sum_of: Callable[[Batch], Tensor], batch: Batch, bound: float) -> None:
+def assert_neighbors_are_near(sum_of: Callable[[Batch], Tensor], batch: Batch, bound: float) -> None:
     """Taking any record away moves the sum by the bound at most."""
     whole, count = sum_of(batch), row_count(batch)
     for i in range(count):

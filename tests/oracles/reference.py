@@ -1,4 +1,4 @@
-"""Random problems, and their sums the slow way: one gradient per record, materialised."""
+"""Random problems, and their sums the slow way: one gradient per record, materialized."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.blocks import in_blocks
-from tests.contracts.neighbours import assert_bounded, value_of
+from tests.contracts.neighbors import assert_bounded, value_of
 
 from sidelight.data.leaves import LeafModel, Splits
 from sidelight.data.persons import PersonRows, Persons

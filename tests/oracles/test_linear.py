@@ -1,4 +1,4 @@
-"""The linear oracle against materialised gradients, its neighbours, and its worst numerical case."""
+"""The linear oracle against materialized gradients, its neighbors, and its worst numerical case."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import assert_bounded, rows_with_score, value_of
+from tests.contracts.neighbors import assert_bounded, rows_with_score, value_of
 from tests.oracles import reference
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric
 
@@ -40,7 +40,7 @@ def total(
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
 @pytest.mark.parametrize("kind", ["float64", "float32", "csr64", "csr32"])
-def test_sum_equals_that_of_materialised_gradients(loss: Loss, kind: str) -> None:
+def test_sum_equals_that_of_materialized_gradients(loss: Loss, kind: str) -> None:
     rng = np.random.default_rng(1)
     X, y = make_data(loss, 50, rng)
     X[np.abs(X) < 0.2] = 0
@@ -146,7 +146,7 @@ def as_sum(loss: Loss, relation: str, sparse: bool = False, dtype: Any = np.floa
 
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
-def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity(loss: Loss, relation: str) -> None:
+def test_neighboring_data_moves_the_sum_at_most_by_its_sensitivity(loss: Loss, relation: str) -> None:
     rng = np.random.default_rng(7)
     dimension, nearest = P * loss.outputs, 0.0
     for name, clip, offset in itertools.product(METRICS, CLIPS, (None, 0.2, 30.0)):
@@ -441,8 +441,8 @@ def test_the_last_bit_of_a_score_decides_about_no_whole_contribution(loss: Loss)
         assert np.abs(function(nearly, y) - function(z, y)).max() < 1e-7
 
 
-def test_the_last_bit_of_a_score_does_not_turn_a_normalised_slope() -> None:
-    """Of a sure record p − 1 is 0 or an ulp: its direction, normalised, was that of rounding."""
+def test_the_last_bit_of_a_score_does_not_turn_a_normalized_slope() -> None:
+    """Of a sure record p − 1 is 0 or an ulp: its direction, normalized, was that of rounding."""
     z = np.zeros((2000, 3))
     z[:, 0] = np.linspace(36, 38, 2000)
     slopes = [Softmax(3).slope(near, np.zeros(2000, dtype=np.intp)) for near in (z, z * (1 + 4e-16))]
@@ -454,7 +454,7 @@ def test_the_last_bit_of_a_score_does_not_turn_a_normalised_slope() -> None:
 def moved_by_null_records(
     loss: Loss, score: float, *, persons: bool, unit: bool = False, **options: Any
 ) -> float:
-    """How far a normalised sum moves when null records come first, and others move on in their blocks."""
+    """How far a normalized sum moves when null records come first, and others move on in their blocks."""
     w, X = rows_with_score(score, n=1500)
     sums = []
     for nulls in (0, 1, 3):
@@ -476,7 +476,7 @@ AT_ZERO = [(Square(), 1.0), (Hinge(), 1.0), (Huber(), 1.5)]
 @pytest.mark.parametrize("persons", [False, True], ids=["records", "persons"])
 @pytest.mark.parametrize(("loss", "score"), AT_ZERO, ids=["square", "hinge", "huber"])
 def test_a_slope_of_rounding_alone_is_no_contribution(loss: Loss, score: float, persons: bool) -> None:
-    """Records that a public start predicts exactly: a clip that normalises made them whole contributions."""
+    """Records that a public start predicts exactly: a clip that normalizes made them whole contributions."""
     assert moved_by_null_records(loss, score, persons=persons) < 0.01
     origin = np.full(1201, 1e-18)
     assert moved_by_null_records(loss, score, persons=persons, origin=origin) < 0.01
@@ -485,14 +485,14 @@ def test_a_slope_of_rounding_alone_is_no_contribution(loss: Loss, score: float, 
     assert moved_by_null_records(loss, score, persons=persons, unit=True, metric=metric) < 0.01
 
 
-def test_contract_catches_normalised_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_catches_normalized_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LinearOracle, "_least_slopes", lambda *given: None)
     assert moved_by_null_records(Square(), 1.0, persons=False) > 1
 
 
 @pytest.mark.parametrize("unit", [False, True])
 def test_rows_that_a_metric_maps_to_rounding_are_no_contribution(unit: bool) -> None:
-    """Rows orthogonal to the span of a metric: these were normalised or brought to length 1."""
+    """Rows orthogonal to the span of a metric: these were normalized or brought to length 1."""
     direction, X = rows_with_score(0.0)
     wide = Projection(np.vstack([direction, -direction]).reshape(-1, 1))
     cases = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import assert_bounded, value_of
+from tests.contracts.neighbors import assert_bounded, value_of
 
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import AssumptionError, InputError
@@ -58,7 +58,7 @@ def test_one_record_moves_a_second_moment_by_at_most_its_sensitivity(
     )
     if at is None:
         reach = (1 if relation == "add-or-remove-one" else math.sqrt(2)) * made.smoothness * max_norm**2
-        assert moved > 0.9 * reach, "no neighbour comes near the bound: this test would not notice a fault"
+        assert moved > 0.9 * reach, "no neighbor comes near the bound: this test would not notice a fault"
 
 
 @pytest.mark.parametrize("relation", ["add-or-remove-one", "replace-one"])

@@ -1,4 +1,4 @@
-"""The network oracle as a whole: what it promises about models, batches and neighbours."""
+"""The network oracle as a whole: what it promises about models, batches and neighbors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.oracles.networks import (  # noqa: E402
-    assert_neighbours_are_near,
+    assert_neighbors_are_near,
     assert_sums_agree,
     expected,
     gradients,
@@ -268,15 +268,15 @@ def language_sum(batch: tuple[Tensor, Tensor]) -> Tensor:
     return private_sum(oracle, batch, Flat(0.05), origin=torch.full((oracle.dimension,), 0.001))
 
 
-def test_neighbouring_data_moves_the_sum_at_most_by_its_sensitivity() -> None:
-    assert_neighbours_are_near(language_sum, (tokens(60, 8, 3), normal(8)), 0.05)
+def test_neighboring_data_moves_the_sum_at_most_by_its_sensitivity() -> None:
+    assert_neighbors_are_near(language_sum, (tokens(60, 8, 3), normal(8)), 0.05)
 
 
 def test_contract_catches_a_tied_weight_whose_cross_term_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     none = torch.zeros((), dtype=torch.float64)
     monkeypatch.setattr(Tied, "cross", lambda self: Squares(none, none))
     with pytest.raises(AssertionError, match="moves"):
-        assert_neighbours_are_near(language_sum, (tokens(60, 8, 3), normal(8)), 0.05)
+        assert_neighbors_are_near(language_sum, (tokens(60, 8, 3), normal(8)), 0.05)
 
 
 def test_contract_catches_an_origin_inside_the_sum() -> None:
@@ -286,7 +286,7 @@ def test_contract_catches_an_origin_inside_the_sum() -> None:
         return private_sum(oracle, batch, Flat(0.1), origin=origin) + len(batch[0]) * origin
 
     with pytest.raises(AssertionError, match="moves"):
-        assert_neighbours_are_near(added_for_each_record, (normal(6, 5), normal(6)), 0.1)
+        assert_neighbors_are_near(added_for_each_record, (normal(6, 5), normal(6)), 0.1)
 
 
 def test_replace_one_doubles_the_sensitivity() -> None:
@@ -294,7 +294,7 @@ def test_replace_one_doubles_the_sensitivity() -> None:
     assert oracle.clipped_sum(batch, clip=Flat(0.1), relation="add-or-remove-one").sensitivity == 0.1
     assert oracle.clipped_sum(batch, clip=Flat(0.1), relation="replace-one").sensitivity == 0.2
     with pytest.raises(RelationError):
-        oracle.clipped_sum(batch, clip=Flat(0.1), relation="neighbours")  # type: ignore[arg-type]
+        oracle.clipped_sum(batch, clip=Flat(0.1), relation="neighbors")  # type: ignore[arg-type]
 
 
 def test_autocast_gives_the_same_sum_to_its_precision() -> None:

@@ -36,7 +36,7 @@ def classifier() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
 
 
-def labelled(count: int) -> tuple[Tensor, Tensor]:
+def labeled(count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(count, 5, dtype=torch.float64, generator=generator)
     return x, torch.randint(0, 3, (count,), generator=generator)
@@ -126,7 +126,7 @@ def test_the_check_leaves_the_random_state_alone() -> None:
 @pytest.mark.parametrize("label", [17, -1])
 def test_a_record_on_which_the_loss_fails_contributes_nothing(label: int) -> None:
     """cross_entropy would say "Target 17 is out of bounds": a private value, and that it exists."""
-    oracle, (x, y) = NetworkOracle(classifier(), entropy), labelled(12)
+    oracle, (x, y) = NetworkOracle(classifier(), entropy), labeled(12)
     wrong = y.clone()
     wrong[[2, 7]] = label
     kept = torch.arange(12)[(torch.arange(12) != 2) & (torch.arange(12) != 7)]
@@ -145,7 +145,7 @@ def test_a_record_on_which_the_loss_fails_contributes_nothing(label: int) -> Non
 
 
 def test_all_copies_of_a_failing_record_are_left_out() -> None:
-    oracle, (x, y) = NetworkOracle(classifier(), entropy), labelled(12)
+    oracle, (x, y) = NetworkOracle(classifier(), entropy), labeled(12)
     wrong = y.clone()
     wrong[5] = 17  # the second copy of the third record
     kept = (torch.arange(12) != 4) & (torch.arange(12) != 5)
@@ -164,7 +164,7 @@ def test_a_word_that_is_not_in_the_table_contributes_nothing() -> None:
 
 
 def test_errors_that_tell_nothing_of_a_record_are_raised() -> None:
-    oracle, batch = NetworkOracle(classifier(), entropy), labelled(6)
+    oracle, batch = NetworkOracle(classifier(), entropy), labeled(6)
     oracle.check(batch)
 
     def full(outputs: Any, targets: Any) -> Tensor:

@@ -273,7 +273,7 @@ def as_it_is(outputs: Tensor, _: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("length", [1e-3, 1.0])
-def test_a_normalised_record_near_a_short_origin_does_not_round_the_others(length: float) -> None:
+def test_a_normalized_record_near_a_short_origin_does_not_round_the_others(length: float) -> None:
     """Its factor is 2²⁰ C/‖o‖, so Σ c·g is as large; 1.7 to 2 C where C was declared, in float32."""
     generator = torch.Generator().manual_seed(0)
     origin, others = torch.randn(100, generator=generator), torch.randn(4000, 100, generator=generator)

@@ -1,4 +1,4 @@
-"""Plain DP-SGD equals Opacus': its materialised gradients, its ghost clipping, and its optimizer's step."""
+"""Plain DP-SGD equals Opacus': its materialized gradients, its ghost clipping, and its optimizer's step."""
 
 from __future__ import annotations
 

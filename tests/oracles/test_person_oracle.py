@@ -175,7 +175,7 @@ def test_a_block_of_rows_may_end_within_a_person(monkeypatch: pytest.MonkeyPatch
 def test_rows_of_one_person_do_not_decide_about_others_whose_gradients_cancel(
     name: str | None, around: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They move the ends of blocks, and so the rounding of sums. Normalised, that was up to C each."""
+    """They move the ends of blocks, and so the rounding of sums. Normalized, that was up to C each."""
     loss, rng = LOSSES["logistic"], np.random.default_rng(2)
     monkeypatch.setattr("sidelight.data.rows.BLOCK", 8 * P)
     origin = rng.normal(size=P) / 16 if around else None

@@ -1,4 +1,4 @@
-"""The public oracle against materialised gradients and finite differences."""
+"""The public oracle against materialized gradients and finite differences."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.contracts.neighbours import assert_bounded, rows_with_score, value_of
+from tests.contracts.neighbors import assert_bounded, rows_with_score, value_of
 
 from sidelight.data.rows import PrivateRows
 from sidelight.losses import Logistic, Loss, Softmax

@@ -113,7 +113,7 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class RandomisedResponse:
+class RandomizedResponse:
     """(ε, 0)-DP at its worst."""
 
     epsilon: float

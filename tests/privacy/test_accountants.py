@@ -138,7 +138,7 @@ MIXED = [
 
 
 def relations_never_mix(accountant: str) -> None:
-    """The contract: an event is not priced under a relation that it was not analysed under."""
+    """The contract: an event is not priced under a relation that it was not analyzed under."""
     accountants._curve.cache_clear()
     accountants.rdp_of.cache_clear()
     for event, relation in MIXED:

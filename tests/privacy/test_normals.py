@@ -58,7 +58,7 @@ def test_tails_go_beyond_what_32_bits_reach() -> None:
     assert stats.kstest(beyond, "uniform").pvalue > 1e-4
 
 
-def test_near_the_centre_numbers_are_as_many() -> None:
+def test_near_the_center_numbers_are_as_many() -> None:
     radii = np.hypot(*float32_normals(Words(2**64 - 1), 20_000).reshape(2, -1).astype(np.float64))
     assert radii.min() > 0 and radii.max() < 2.2e-5 and len(set(radii)) > 9000
 

@@ -16,7 +16,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from tests.privacy import inversion
-from tests.privacy.inversion import Inversion, Mixture, Plan, RandomisedResponse, Sampled
+from tests.privacy.inversion import Inversion, Mixture, Plan, RandomizedResponse, Sampled
 
 from sidelight.privacy import accountants, conversions, events, pld, tilting
 from sidelight.report.tradeoff import trade_off
@@ -165,7 +165,7 @@ COMPOSED = [
             events.repeat(events.fixed_size(1000, 3, 1.5), 20_000),
             events.repeat(events.ApproximateDp(0.1, 0), 40),
         ),
-        [(("without-replacement", 0.003, 1 / 1.5), 20_000), (RandomisedResponse(0.1), 40)],
+        [(("without-replacement", 0.003, 1 / 1.5), 20_000), (RandomizedResponse(0.1), 40)],
         RO,
     ),
     (

@@ -350,7 +350,7 @@ class TestGrid:
         assert np.array_equal(cells, np.rint(cells))
 
     def test_sensitivity_after_rounding_is_covered(self):
-        """Two neighbours one sensitivity apart, rounded the worst way, in the noise's own units."""
+        """Two neighbors one sensitivity apart, rounded the worst way, in the noise's own units."""
         rho, p = 0.02, 5000
         slack = 2**20 * math.sqrt(2 * rho) - math.sqrt(p)
         cell = 2.0 ** math.ceil(math.log2(1.0 / slack))

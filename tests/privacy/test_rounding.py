@@ -122,7 +122,7 @@ GRIDS = [(0.01, 1.0, 5e-4), (1e-4, 0.1, 5e-7), (0.3, 0.5, 1e-3), (1e-3, 2.0, 1e-
 @pytest.mark.parametrize("q,mu,step", GRIDS)
 def test_the_grid_is_above_the_curve_everywhere(q, mu, step):
     """H_t of the measure on the grid, for t below and above 1, against both orders of the pair."""
-    sides = pld.discretise(pld.poisson_curve(q, mu), step)
+    sides = pld.discretize(pld.poisson_curve(q, mu), step)
     rng = random.Random(3)
     for losses, way, other in zip(sides, ("remove", "add"), ("add", "remove"), strict=True):
         loss = [mp.mpf(int(k)) * mp.mpf(step) for k in losses.index]
@@ -146,7 +146,7 @@ def test_two_bounds_that_differ_at_zero_still_bound_the_reflection():
     """If only one order's bound is loose, both are raised at ε = 0, or H_t would be too small for t < 1."""
     mu, step = 0.5, 2e-2
     exact = pld.gaussian_curve(mu).forward
-    for losses in pld.discretise(pld.Curve(exact, lambda e: 1.01 * exact(e), mu), step):
+    for losses in pld.discretize(pld.Curve(exact, lambda e: 1.01 * exact(e), mu), step):
         for k in (-60, -25, -3, 0, 3, 25, 60):
             truth = gaussian_delta(k * mp.mpf(step), mp.mpf(mu))
             assert hockey_stick(losses, step, k * step) >= truth * (1 - mp.mpf("1e-14")), k
@@ -156,7 +156,7 @@ def test_a_bound_that_is_no_curve_of_any_pair_keeps_a_mass_of_one():
     """Objective perturbation bounds a loss that is never negative, in both orders; no pair has such."""
     for rank in (1, 2):
         curve = pld.objective_curve(0.01, 0.1, rank)
-        for losses in pld.discretise(curve, 1e-3):
+        for losses in pld.discretize(curve, 1e-3):
             assert 1 <= math.fsum(losses.mass) + losses.infinite <= 1 + 1e-11
             for e in (0.0, 0.05, 0.3):
                 ahead = float(curve.forward(np.array([e]))[0])

@@ -96,7 +96,7 @@ def test_a_smaller_growth_costs_less() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------
-# what it dominates: covariances of neighbouring records
+# what it dominates: covariances of neighboring records
 
 
 def renyi(one: np.ndarray, other: np.ndarray, order: float) -> float:
@@ -109,7 +109,7 @@ def renyi(one: np.ndarray, other: np.ndarray, order: float) -> float:
 
 
 def largest_share(relation: Any, *, claimed: float, order: float = 8.0) -> float:
-    """The divergence of sketches of neighbours over what the event says; ridge 20, rows of norm 1."""
+    """The divergence of sketches of neighbors over what the event says; ridge 20, rows of norm 1."""
     rng, ridge, worst = np.random.default_rng(0), 20.0, 0.0
     event = events.GaussianSketch(1, claimed)
     bound = accountants.rdp(event, orders=(order,), relation=relation)[0]
@@ -129,7 +129,7 @@ def largest_share(relation: Any, *, claimed: float, order: float = 8.0) -> float
 
 
 @pytest.mark.parametrize("relation", BOTH)
-def test_the_event_dominates_sketches_of_neighbouring_records(relation: Any) -> None:
+def test_the_event_dominates_sketches_of_neighboring_records(relation: Any) -> None:
     assert 0.99 < largest_share(relation, claimed=1 / 20) <= 1 + 1e-9
 
 

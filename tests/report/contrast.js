@@ -4,8 +4,8 @@
     .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
   const behind = (element) => {
     for (let e = element; e; e = e.parentElement) {
-      const colour = parse(getComputedStyle(e).backgroundColor);
-      if (colour[3] > .99) return colour;
+      const color = parse(getComputedStyle(e).backgroundColor);
+      if (color[3] > .99) return color;
     }
     return [255, 255, 255, 1];
   };

@@ -70,7 +70,7 @@ class Visit:
     def __exit__(self, *_: object) -> None:
         self.context.close()
 
-    def colours(self) -> tuple[float, float]:
+    def colors(self) -> tuple[float, float]:
         """Brightness of background and text, 0 to 1."""
         found = self.page.evaluate(
             "() => { const s = getComputedStyle(document.body); return [s.backgroundColor, s.color]; }"
@@ -139,15 +139,15 @@ def test_labels_of_the_charts_do_not_overlap_or_leave_the_page(browser: Any, pag
 def test_dark_and_light_follow_the_system_and_the_switch(browser: Any, pages: Path) -> None:
     for scheme, other in (("light", "dark"), ("dark", "light")):
         with Visit(browser, pages / "full.html", scheme=scheme) as visit:
-            background, text = visit.colours()
+            background, text = visit.colors()
             assert (background > text) == (scheme == "light") and abs(background - text) > 0.6
             button = visit.page.locator("#theme")
             assert button.inner_text() == f"{other.capitalize()} theme"
             button.click()
-            background, text = visit.colours()
+            background, text = visit.colors()
             assert (background > text) == (other == "light") and abs(background - text) > 0.6
             visit.page.locator("#theme").click()
-            assert (visit.colours()[0] > visit.colours()[1]) == (scheme == "light")
+            assert (visit.colors()[0] > visit.colors()[1]) == (scheme == "light")
 
 
 def test_every_text_can_be_read(browser: Any, pages: Path) -> None:
@@ -179,10 +179,10 @@ def test_the_keyboard_reaches_everything(browser: Any, pages: Path) -> None:
             )
         assert seen[0] == "skip" and seen[1] == "theme"
         assert {"plot", "scroll", "SUMMARY"} <= set(seen)
-        before = visit.colours()
+        before = visit.colors()
         visit.page.locator("#theme").focus()
         visit.page.keyboard.press("Enter")
-        assert visit.colours() != before
+        assert visit.colors() != before
         ring = "() => getComputedStyle(document.activeElement).outlineStyle"
         assert visit.page.evaluate(ring) == "solid"
 
@@ -218,7 +218,7 @@ def test_print_is_light_on_white_without_controls(browser: Any, pages: Path) -> 
         visit.page.locator("#theme").click()
         visit.page.locator("#theme").click()  # dark by the switch as well
         visit.page.emulate_media(media="print", color_scheme="dark")
-        background, text = visit.colours()
+        background, text = visit.colors()
         assert background > 0.95 and text < 0.3
         for hidden in ("#theme", "nav", "details", "output"):
             assert not visit.page.locator(hidden).first.is_visible()

@@ -185,7 +185,7 @@ def test_a_claim_below_what_the_events_cost_is_not_believed() -> None:
         assert "The claim does not hold" in page.words and "Do not rely on it" in page.words
         assert "What an attacker gains at most" not in page.words
     assert guarantee(with_statement(honest, epsilon=honest.epsilon * (1 + 1e-9))).kind == "private"
-    wrong = with_statement(card("dp_sgd-sampled"), relation="replace-one")  # Poisson is not analysed there
+    wrong = with_statement(card("dp_sgd-sampled"), relation="replace-one")  # Poisson is not analyzed there
     assert guarantee(wrong).kind == "false" and "no accountant knows them" in Page(html(wrong)).words
 
 
@@ -322,7 +322,7 @@ def test_a_failed_audit_is_loud() -> None:
     words = Page(html(changed(full_card(), audits=[audit]))).words
     assert "An audit failed" in words and "unit sensitivity: 2" in words
     assert "An audit failed" not in Page(html(full_card())).words
-    replay = audit_row({"kind": "neighbour replay", "lower_bound": 0.0, "passed": True})
+    replay = audit_row({"kind": "neighbor replay", "lower_bound": 0.0, "passed": True})
     assert replay["lower"] == "–"  # it proves no ε
 
 
@@ -488,7 +488,7 @@ def test_the_head_names_who_answers_and_for_what(facts: dict[str, str]) -> None:
 
 def test_an_audit_names_its_relation_and_shows_no_empty_rows() -> None:
     row = audit_row(
-        {"kind": "neighbour replay", "relation": "replace-one", "details": {"seeds": 3, "empty": {}}}
+        {"kind": "neighbor replay", "relation": "replace-one", "details": {"seeds": 3, "empty": {}}}
     )
     assert row["relation"] == "replace-one" and row["details"] == {"seeds": 3}
 

@@ -60,7 +60,7 @@ def test_sampled_gaussian_is_tight_and_covers_both_orders() -> None:
     assert bound.advantage == pytest.approx((with_record - without).max(), abs=1e-5)
 
 
-def test_randomised_response_is_exact() -> None:
+def test_randomized_response_is_exact() -> None:
     e, d = 1.0, 1e-3
     bound = trade_off(events.ApproximateDp(e, d), relation=ADD)
     exact = np.minimum(math.exp(e) * ALPHAS + d, 1 - math.exp(-e) * (1 - ALPHAS - d)).clip(ALPHAS, 1)
@@ -128,6 +128,6 @@ def test_advantage_is_delta_at_zero() -> None:
     assert conversions.gaussian_delta(0.0, 0.5) == trade_off(events.gaussian(2.0), relation=ADD).advantage
 
 
-def test_an_event_that_is_not_analysed_under_a_relation_is_refused() -> None:
+def test_an_event_that_is_not_analyzed_under_a_relation_is_refused() -> None:
     with pytest.raises(RelationError):
         trade_off(events.poisson(0.1, 1.0), relation=REPLACE)

@@ -83,7 +83,7 @@ ODD = [
 
 @pytest.mark.parametrize("odd", ODD, ids=[str(i) for i in range(len(ODD))])
 def test_a_record_changes_its_own_row_alone(odd: dict[str, Any]) -> None:
-    """The neighbour contract of the encoding: without it one record could move the gradients of others."""
+    """The neighbor contract of the encoding: without it one record could move the gradients of others."""
     schema = Schema.learn(public_frame(), "sick")
     frame = private_frame()
     other = frame.copy()

@@ -129,7 +129,7 @@ def test_an_encoder_that_is_not_here_is_refused_before_the_charge(tmp_path: Path
     "value", [*HOSTILE[:3], HOSTILE[4], 3.5, b"\xff\xfe", object(), ["a", "list"], float("nan")]
 )
 def test_one_record_changes_no_other_and_is_silent(value: object, capfd: pytest.CaptureFixture[str]) -> None:
-    """A neighbouring table: its rows, its plan and everything that is said are the same."""
+    """A neighboring table: its rows, its plan and everything that is said are the same."""
     schema = Schema.learn(PUBLIC, "stars", types={"review": f"text:{ENCODER}"})
     other = PRIVATE[:60].copy().astype({"review": object})
     other.at[7, "review"] = value

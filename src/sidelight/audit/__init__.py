@@ -1,7 +1,7 @@
 """Attacks that try to prove us wrong.
 
-    replay_neighbours(method)   what does one record move, and does anything leave without being released?
-    many_runs(method)           train often on two neighbouring datasets, and guess which it was
+    replay_neighbors(method)   what does one record move, and does anything leave without being released?
+    many_runs(method)           train often on two neighboring datasets, and guess which it was
     one_run(method)             many canaries in a single training, and a guess about each
 
 Each takes a name, a configured method or recipe (your own too), or `on_network(...)`, runs it on synthetic
@@ -13,7 +13,7 @@ What an audit prints about its records is not private: never point it at records
 
 from __future__ import annotations
 
-from sidelight.audit.replay import replay_neighbours
+from sidelight.audit.replay import replay_neighbors
 from sidelight.audit.result import AuditResult, Finding
 from sidelight.audit.runs import many_runs, one_run
 from sidelight.audit.subjects import Linear, Subject
@@ -26,7 +26,7 @@ __all__ = [
     "many_runs",
     "on_network",
     "one_run",
-    "replay_neighbours",
+    "replay_neighbors",
 ]
 
 

@@ -29,7 +29,7 @@ Data = tuple[Tensor, Tensor]
 Names = list[int | None]  # whose each row is; None: nobody's
 PersonData = tuple[Tensor, Tensor, Names]
 LossPerRecord = Callable[[Tensor, Tensor], Tensor]
-_CHANGED = 3  # the record in which neighbours differ
+_CHANGED = 3  # the record in which neighbors differ
 _FAR = 100.0
 _QUICK: Json = {
     "steps": 4,
@@ -81,7 +81,7 @@ class Network:
     def changed(self) -> int:
         return _CHANGED
 
-    def neighbours(self) -> tuple[Data, list[Data]]:
+    def neighbors(self) -> tuple[Data, list[Data]]:
         worlds = self._worlds()
         if self.relation == "add-or-remove-one":
             return self._without(), worlds
@@ -177,7 +177,7 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class PersonNetwork(Network):
-    """The same for persons with `each` rows: neighbours differ in all rows of one, and in how many there are.
+    """The same for persons with `each` rows: neighbors differ in all rows of one, and in how many there are.
 
     A world holds names besides its rows. `protects`: "person"; or "record" for a run that clips every row by
     itself and claims its guarantee for persons all the same, which an audit should refute.
@@ -198,7 +198,7 @@ class PersonNetwork(Network):
         """The rows of the person in question."""
         return slice(_CHANGED * self.each, (_CHANGED + 1) * self.each)
 
-    def neighbours(self) -> tuple[Any, list[Any]]:
+    def neighbors(self) -> tuple[Any, list[Any]]:
         worlds = self._worlds()
         if self.relation == "add-or-remove-one":
             return self._filled(torch.nan), worlds
@@ -277,7 +277,7 @@ def on_network(
     protects: Literal["person", "record"] = "person",
     **options: Any,
 ) -> Network:
-    """A recipe on a network, to be audited by `replay_neighbours`, `many_runs` or `one_run`.
+    """A recipe on a network, to be audited by `replay_neighbors`, `many_runs` or `one_run`.
 
     Args:
         method: a recipe (your own too), or its name.
@@ -285,7 +285,7 @@ def on_network(
         loss: (outputs, targets) → one loss per record.
         private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
             records is not private. Inputs are float, one row per record. None generates some.
-        rows_a_person: so many consecutive rows are a person's, and neighbours differ in all of them.
+        rows_a_person: so many consecutive rows are a person's, and neighbors differ in all of them.
         protects: "record" clips every row by itself, and lets the run claim its guarantee for persons.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """

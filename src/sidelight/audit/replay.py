@@ -1,4 +1,4 @@
-"""Neighbour replay: record a run on D, replay it on D′ with the same randomness, and compare.
+"""Neighbor replay: record a run on D, replay it on D′ with the same randomness, and compare.
 
 The same released values are fed back, so that both runs ask the same questions. Then every private sum may
 differ by its declared sensitivity, and nothing else may differ at all. Beside that: what was charged is
@@ -34,7 +34,7 @@ _RELEASES = 100  # how often, if it is a sum with noise
 _SUMS = ("release", "release_on_grid")
 
 
-def replay_neighbours(
+def replay_neighbors(
     method: str | Method | Subject,
     *,
     relation: Relation | None = None,
@@ -44,7 +44,7 @@ def replay_neighbours(
     release_runs: int = 400,
     seed: int = 0,
 ) -> AuditResult:
-    """Replay a method on neighbouring datasets; see the module.
+    """Replay a method on neighboring datasets; see the module.
 
     Args:
         method: a name, a configured method or recipe (your own too), or a subject.
@@ -69,7 +69,7 @@ def replay_neighbours(
         findings.append(failed(error))
     return verdict(
         subject,
-        "neighbour replay",
+        "neighbor replay",
         lower_bound=0.0,
         confidence=1.0,
         findings=_distinct(findings),
@@ -99,7 +99,7 @@ def _distinct(findings: list[Finding]) -> tuple[Finding, ...]:
 
 
 def _replayed(subject: Subject, seed: int, details: Json) -> list[Finding]:
-    base, others = subject.neighbours()
+    base, others = subject.neighbors()
     tape, outcome = record(subject, base, seed=seed)
     findings = charges(tape, outcome.charged, subject.claim)
     for sampler, n in tape.samplers:
@@ -128,7 +128,7 @@ def _compared(
     subject: Subject, seed: int, details: Json, tape: Tape, outcome: Outcome, others: list[World],
     *, everyone: bool = False, batch: FixedBatch | None = None,
 ) -> list[Finding]:  # fmt: skip
-    """The run against its replays on every neighbour."""
+    """The run against its replays on every neighbor."""
     findings: list[Finding] = []
     for world in others:
         other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone, batch=batch)
@@ -184,7 +184,7 @@ def _other_releases(
         checked[mine.kind] = checked.get(mine.kind, 0) + 1
         outcome = _passed_often(mine, theirs, subject.claim, runs, seed)
         if outcome.refuted:
-            promise = f"the outputs of a {mine.kind} on two neighbours are as close as its event says"
+            promise = f"the outputs of a {mine.kind} on two neighbors are as close as its event says"
             seen = (
                 f"δ ≥ {outcome.proven_delta:.3g} at ε = {outcome.epsilon:g}, "
                 f"where {outcome.claimed_delta:.3g} is claimed"
@@ -242,7 +242,7 @@ _BUDGET = 1e-6  # relative; plans are calibrated by bisection
 
 
 # ---------------------------------------------------------------------------------------------------
-# two runs on neighbouring data, with the same released values
+# two runs on neighboring data, with the same released values
 
 
 def largest_share(tape: Tape, other: Tape) -> float:
@@ -271,7 +271,7 @@ def _share(mine: RecordedCall, theirs: RecordedCall) -> float:
 def within_sensitivity(tape: Tape, other: Tape) -> list[Finding]:
     """No private sum moved by more than it declared, and the questions did not depend on the record."""
     if len(tape.calls) != len(other.calls):
-        seen = f"{len(tape.calls)} on one dataset, {len(other.calls)} on its neighbour"
+        seen = f"{len(tape.calls)} on one dataset, {len(other.calls)} on its neighbor"
         return [Finding("the number of releases does not depend on a record", seen)]
     findings: list[Finding] = []
     for mine, theirs in zip(tape.calls, other.calls, strict=True):

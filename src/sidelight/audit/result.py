@@ -65,8 +65,8 @@ def claim_of(method: Method, task: Task, plan: Plan) -> Claim:
 # ---------------------------------------------------------------------------------------------------
 # the verdict
 
-Kind = Literal["neighbour replay", "many-run", "one-run"]
-KINDS: tuple[Kind, ...] = ("neighbour replay", "many-run", "one-run")
+Kind = Literal["neighbor replay", "many-run", "one-run"]
+KINDS: tuple[Kind, ...] = ("neighbor replay", "many-run", "one-run")
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class AuditResult:
     Args:
         kind: which audit.
         method: the name of what was audited.
-        relation: the neighbouring relation of the claim.
+        relation: the neighboring relation of the claim.
         claimed_epsilon: ε that the method's events cost at `delta`; infinity if it claims nothing.
-        lower_bound: ε that the audit proves at `delta` with probability `confidence`. A neighbour replay
+        lower_bound: ε that the audit proves at `delta` with probability `confidence`. A neighbor replay
             proves no ε: it is 0 there, and `details["largest_share"]` is the largest move of a private sum
             in units of its declared sensitivity.
         findings: every broken promise, named.
@@ -141,7 +141,7 @@ class AuditResult:
     def __str__(self) -> str:
         claim = "no claim" if math.isinf(self.claimed_epsilon) else f"claimed ε {self.claimed_epsilon:.4g}"
         verdict = "passed" if self.passed else "; ".join(map(str, self.findings))
-        proven = "" if self.kind == "neighbour replay" else f", proven ε ≥ {self.lower_bound:.4g}"
+        proven = "" if self.kind == "neighbor replay" else f", proven ε ≥ {self.lower_bound:.4g}"
         return f"{self.method} ({self.kind}, {self.relation}): {claim}{proven}: {verdict}"
 
 

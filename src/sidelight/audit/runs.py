@@ -1,6 +1,6 @@
 """Lower bounds on ε from trainings: the many-run audit and the one-run audit.
 
-Many runs: train often on two neighbouring datasets, guess which it was, count mistakes. The attacker knows
+Many runs: train often on two neighboring datasets, guess which it was, count mistakes. The attacker knows
 both datasets, sees every released value, and scores it by its likelihood in the two worlds (the most powerful
 test there is, by the Neyman–Pearson lemma, when a method releases Gaussian sums). The sums that the
 likelihood needs come from replays with randomness of their own: neither the batches that were drawn nor
@@ -41,7 +41,7 @@ from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
 # ---------------------------------------------------------------------------------------------------
-# many runs on two neighbouring datasets
+# many runs on two neighboring datasets
 
 
 _SCORING = 2**31  # the seed of replays that score; no run has it
@@ -57,7 +57,7 @@ def many_runs(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> AuditResult:
-    """A lower bound on ε from `runs` trainings on each of two neighbouring datasets.
+    """A lower bound on ε from `runs` trainings on each of two neighboring datasets.
 
     A quarter of the runs choose a threshold, the others count (Clopper–Pearson). Beside the bound at δ, the
     rates are compared with the whole curve δ(ε) of the event that was charged, at a confidence of 99.99 %. A

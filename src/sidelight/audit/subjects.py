@@ -61,18 +61,18 @@ class Subject(Protocol):
     def planning(self) -> list[Finding]:
         """Whether the plan is made without a private record."""
 
-    def neighbours(self) -> tuple[World, list[World]]:
+    def neighbors(self) -> tuple[World, list[World]]:
         """A dataset, and several that differ from it in one record."""
 
     @property
     def changed(self) -> int:
-        """The index of the record in which neighbours differ."""
+        """The index of the record in which neighbors differ."""
 
     def joined(self) -> list[tuple[int | None, list[World]]]:
         """Datasets whose record joins a batch of so many others (None: of all); empty: it is never absent."""
 
     def extremes(self, direction: Floats | None = None) -> tuple[World, World]:
-        """Two neighbours that are as easy to tell apart as can be; their record lies along `direction`."""
+        """Two neighbors that are as easy to tell apart as can be; their record lies along `direction`."""
 
     def canaries(self, present: NDArray[np.bool_]) -> World:
         """A dataset of canaries; those that are not `present` are left out, or replaced by their opposite."""
@@ -146,8 +146,8 @@ class Linear:
             return []
         return [Finding("a plan reads no private record", "the plan changes when records cannot be read")]
 
-    def neighbours(self) -> tuple[Scene, list[Scene]]:
-        return neighbouring(self._scene, self.relation)
+    def neighbors(self) -> tuple[Scene, list[Scene]]:
+        return neighboring(self._scene, self.relation)
 
     @property
     def changed(self) -> int:
@@ -205,7 +205,7 @@ def as_subject(
 
 
 def _is_subject(method: object) -> TypeGuard[Subject]:
-    return hasattr(method, "neighbours") and hasattr(method, "extremes")
+    return hasattr(method, "neighbors") and hasattr(method, "extremes")
 
 
 def verdict(
@@ -236,7 +236,7 @@ def verdict(
 
 ADD_REMOVE: Relation = "add-or-remove-one"
 REPLACE: Relation = "replace-one"
-CHANGED = 3  # the record in which neighbours differ
+CHANGED = 3  # the record in which neighbors differ
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +297,7 @@ def _records(n: int, p: int, loss: Loss, rng: np.random.Generator) -> tuple[Floa
 
 
 # ---------------------------------------------------------------------------------------------------
-# neighbours
+# neighbors
 
 
 def null(base: Scene) -> Scene:
@@ -312,8 +312,8 @@ def worst(base: Scene) -> tuple[Floats, float]:
     return x, {"multiclass": 2.0, "regression": 1.0, "binary": 1.0}[base.loss.task]
 
 
-def neighbouring(base: Scene, relation: Relation) -> tuple[Scene, list[Scene]]:
-    """A scene and several neighbours of it: adversarial, ordinary and broken records in the same position."""
+def neighboring(base: Scene, relation: Relation) -> tuple[Scene, list[Scene]]:
+    """A scene and several neighbors of it: adversarial, ordinary and broken records in the same position."""
     p = base.X.shape[1]
     x, y = worst(base)
     first = np.eye(p)[0]
@@ -343,7 +343,7 @@ def broken(base: Scene) -> Iterator[Scene]:
 
 
 def extremes(base: Scene, relation: Relation, direction: Floats | None = None) -> tuple[Scene, Scene]:
-    """Two neighbours that are as easy to tell apart as can be: one record among records that say nothing.
+    """Two neighbors that are as easy to tell apart as can be: one record among records that say nothing.
 
     All other records are null, so that only noise hides the record, which has norm 1 and lies along
     `direction` (default: the first axis); under replace-one it is one record or its opposite.

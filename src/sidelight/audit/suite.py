@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sidelight.audit.replay import replay_neighbours
+from sidelight.audit.replay import replay_neighbors
 from sidelight.audit.result import AuditResult
 from sidelight.audit.runs import many_runs, one_run
 from sidelight.audit.subjects import Linear, Subject
@@ -76,7 +76,7 @@ def run(plan: SuitePlan) -> Iterator[AuditResult]:
     for subject in subjects(plan):
         for kind in plan.kinds:
             if kind == "replay":
-                yield replay_neighbours(subject, seed=plan.seed)
+                yield replay_neighbors(subject, seed=plan.seed)
             elif kind == "many-run":
                 yield many_runs(subject, runs=plan.runs, confidence=plan.confidence, seed=plan.seed)
             else:

@@ -1,7 +1,7 @@
 """More from the public data: transforms of images, and synthetic tables.
 
 Transforms treat every row by itself and may serve private records too; `mixup` blends records, so it is for
-public ones only, and a Trainer refuses it as `augment=`. `synthesise` makes rows of a mixed table. Names load
+public ones only, and a Trainer refuses it as `augment=`. `synthesize` makes rows of a mixed table. Names load
 on first use: tables need no PyTorch.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from sidelight.lazy_names import load
 
 if TYPE_CHECKING:
-    from sidelight.augment.synthesis import synthesise
+    from sidelight.augment.synthesis import synthesize
     from sidelight.augment.transforms import Compose, crop, flip, mixup, shift
 
-__all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesise"]
+__all__ = ["Compose", "crop", "flip", "mixup", "shift", "synthesize"]
 
 _HOMES = {
     "Compose": "sidelight.augment.transforms",
@@ -23,7 +23,7 @@ _HOMES = {
     "flip": "sidelight.augment.transforms",
     "mixup": "sidelight.augment.transforms",
     "shift": "sidelight.augment.transforms",
-    "synthesise": "sidelight.augment.synthesis",
+    "synthesize": "sidelight.augment.synthesis",
 }
 
 

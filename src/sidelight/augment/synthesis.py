@@ -1,8 +1,8 @@
 """Synthetic rows of a table with mixed columns, from public rows alone.
 
 A smoothed bootstrap. A new row starts as a copy of a public one. Numbers then move, on the scale of their
-ranks, by a part of the difference of two of its neighbours, so that they move along the data; here and there
-a value is taken over from a neighbour. Neighbours have the same class. So columns keep their marginals (also
+ranks, by a part of the difference of two of its neighbors, so that they move along the data; here and there
+a value is taken over from a neighbor. Neighbors have the same class. So columns keep their marginals (also
 the spike at zero of a skewed one) and stay tied to each other and to the target.
 """
 
@@ -27,19 +27,19 @@ Places = NDArray[np.intp]
 Values: TypeAlias = "Array | pd.api.extensions.ExtensionArray"  # of a column that is made
 
 _FEW = 10  # numbers with at most so many different values are categories
-_MOST_CANDIDATES = 2_000  # neighbours are looked for among so many rows of a class
+_MOST_CANDIDATES = 2_000  # neighbors are looked for among so many rows of a class
 _MOST_CATEGORIES = 20  # of a column, that count in distances; the others are alike
 _EXACT = 2.0**53  # whole numbers from here on are names of something, and not exact as floats
 _TARGET_WEIGHT = 2.0  # of a numeric target in distances
 
 
-def synthesise(
+def synthesize(
     frame: pd.DataFrame,
     rows: int,
     *,
     seed: int,
     target: str | None = None,
-    neighbours: int = 5,
+    neighbors: int = 5,
     width: float = 0.5,
     swap: float = 0.15,
 ) -> pd.DataFrame:
@@ -52,25 +52,25 @@ def synthesise(
         seed: the same seed and frame give the same rows.
         target: the column to be predicted. Its classes keep their shares and their rows; a number moves with
             the others. Rows without it are left out.
-        neighbours: how many near rows a row may take values and differences from.
-        width: how far numbers move, in differences of neighbours.
-        swap: the chance that a value is a neighbour's.
+        neighbors: how many near rows a row may take values and differences from.
+        width: how far numbers move, in differences of neighbors.
+        swap: the chance that a value is a neighbor's.
     """
     for name, value, fits in (
         ("seed", seed, seed >= 0),
-        ("neighbours", neighbours, neighbours >= 1),
+        ("neighbors", neighbors, neighbors >= 1),
         ("width", width, width >= 0),
         ("swap", swap, 0 <= swap <= 1),
     ):
         if not fits:
             raise InputError(
-                f"{name} is {value!r}; seed and width are at least 0, neighbours 1, swap in [0, 1]"
+                f"{name} is {value!r}; seed and width are at least 0, neighbors 1, swap in [0, 1]"
             )
     frame = _checked(frame, rows, target)
     rng = np.random.default_rng(seed)
     columns = {name: _column(frame[name], name) for name in frame.columns}
     classes = _classes(columns.get(target), len(frame)) if target is not None else np.zeros(len(frame), int)
-    near = _neighbours(_coordinates(columns, target), classes, neighbours, rng)
+    near = _neighbors(_coordinates(columns, target), classes, neighbors, rng)
     base = rng.integers(0, len(frame), rows)
     one, two = (near[base, rng.integers(0, near.shape[1], rows)] for _ in range(2))
     import pandas as pd
@@ -200,7 +200,7 @@ def _coordinates(columns: dict[str, _Category | _Number], target: str | None) ->
     return np.hstack(parts) if parts else np.zeros((len(next(iter(columns.values())).values), 1))
 
 
-def _neighbours(points: Floats, classes: Places, count: int, rng: np.random.Generator) -> Places:
+def _neighbors(points: Floats, classes: Places, count: int, rng: np.random.Generator) -> Places:
     """For every row `count` near rows of its class, itself where there are too few others."""
     near = np.repeat(np.arange(len(points))[:, None], count, axis=1)
     for each in np.unique(classes):
@@ -221,7 +221,7 @@ def _checked(frame: pd.DataFrame, rows: int, target: str | None) -> pd.DataFrame
     except ImportError as error:
         raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
     if not isinstance(frame, pd.DataFrame):
-        raise InputError(f"synthesise needs a pandas DataFrame of public rows, not {type(frame).__name__}")
+        raise InputError(f"synthesize needs a pandas DataFrame of public rows, not {type(frame).__name__}")
     whole("rows", rows, least=0)
     if not frame.columns.is_unique:
         raise InputError("two columns have the same name; rename one")
@@ -230,5 +230,5 @@ def _checked(frame: pd.DataFrame, rows: int, target: str | None) -> pd.DataFrame
             raise InputError(f"there is no column {target!r} to be the target")
         frame = frame[frame[target].notna()]
     if not len(frame) or not len(frame.columns):
-        raise InputError("synthesise needs at least one public row (with a target) and one column")
+        raise InputError("synthesize needs at least one public row (with a target) and one column")
     return frame.reset_index(drop=True)

@@ -112,9 +112,9 @@ def command(
 
     \b
     Relations
-      add-or-remove-one  a neighbour has one record more or less.
+      add-or-remove-one  a neighbor has one record more or less.
                          Poisson sampling; noise std = σ × clip norm.
-      replace-one        a neighbour has one record exchanged. Batches of a
+      replace-one        a neighbor has one record exchanged. Batches of a
                          fixed size without replacement, q = batch / records;
                          noise std = σ × 2 × clip norm.
 

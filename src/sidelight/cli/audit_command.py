@@ -70,7 +70,7 @@ def command(
     replay     record a run, replay it with one record changed, and compare
                what moved with what was declared; also: is everything charged,
                and drawn as charged?
-    many-run   train many times on two neighbouring datasets, and derive a
+    many-run   train many times on two neighboring datasets, and derive a
                lower bound on ε from wrong guesses
     one-run    plant many canaries in a single training run, and derive a
                lower bound on ε from guesses
@@ -193,7 +193,7 @@ def grouped(results: list[AuditResult]) -> list[dict[str, AuditResult]]:
 def cells(group: dict[str, AuditResult]) -> list[str]:
     """One row of the table."""
     first = next(iter(group.values()))
-    replay = group.get("neighbour replay")
+    replay = group.get("neighbor replay")
     claim = "none" if math.isinf(first.claimed_epsilon) else plain_up(first.claimed_epsilon, 4)
     share = "" if replay is None else _share(replay)
     bounds = [plain_down(group[k].lower_bound, 3) if k in group else "" for k in ("many-run", "one-run")]

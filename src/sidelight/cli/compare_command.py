@@ -87,7 +87,7 @@ def names(text: str) -> tuple[str, ...]:
 @click.option("--out", type=FILE, metavar="HTML", help="Also write a report with a chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**given: Any) -> None:
-    """What each method would reach at each ε, rehearsed on rows synthesised from public ones.
+    """What each method would reach at each ε, rehearsed on rows synthesized from public ones.
 
     \b
       sidelight compare --public public.csv --target income --rows 50000
@@ -213,7 +213,7 @@ def _print_all(screen: Console, methods: list[Json]) -> None:
         rows.add_row(f"[bold]{method['name']}[/]\n[dim]{_facts(method)}[/]", text)
     screen.print(rows)
     screen.print(
-        "[dim]replace, add/remove: what a neighbouring dataset is; the first is the default. "
+        "[dim]replace, add/remove: what a neighboring dataset is; the first is the default. "
         "public: needs public rows. networks: also for Trainer.[/]\n"
         "More of one: sidelight methods NAME. Which suits your data: sidelight compare --help."
     )

@@ -211,7 +211,7 @@ def _in_short(problems: list[Comparison]) -> str:
         )
     if any((a := one.of("auto", e)) and (f := one.of("non_private", e)) and a[0] > f[0] for one, e in cells):
         text += (
-            " (non_private is a yardstick, not a bound: the others also regularise, which can be worth more "
+            " (non_private is a yardstick, not a bound: the others also regularize, which can be worth more "
             "than the noise costs.)"
         )
     return text

@@ -54,7 +54,7 @@ def command() -> None:
     type=terminal.relation,
     required=True,
     metavar="RELATION",
-    help="What a neighbouring dataset is.",
+    help="What a neighboring dataset is.",
 )
 @click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="For all runs together.")
 @click.option("--delta", type=terminal.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
@@ -82,8 +82,8 @@ def init(
 
     \b
     Relations
-      add-or-remove-one  a neighbour has one record more or less
-      replace-one        a neighbour has one record exchanged
+      add-or-remove-one  a neighbor has one record more or less
+      replace-one        a neighbor has one record exchanged
 
     The first run binds the dataset to its columns and its number of records, and runs on other
     records are refused (exit code 2). With --fingerprint their contents are compared too: they are

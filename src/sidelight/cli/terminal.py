@@ -115,7 +115,7 @@ RELATIONS = ("add-or-remove-one", "replace-one")
 
 
 class _Relation(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
-    """What a neighbouring dataset is."""
+    """What a neighboring dataset is."""
 
     name = "relation"
 

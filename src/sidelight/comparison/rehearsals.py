@@ -1,7 +1,7 @@
 """What would each method reach? Estimated on public rows, before any budget is spent.
 
 Public rows are cut into four parts. In each of four rounds one part is the test set; of the rest, two thirds
-make synthetic rows (`augment.synthesis.synthesise`) that stand in for the private table at its true size, and
+make synthetic rows (`augment.synthesis.synthesize`) that stand in for the private table at its true size, and
 one third stays public. So no test row had a part in what it scores, and none is used twice in a round.
 
 Real test rows are pessimistic: two parts of the public rows cannot teach what a large private table does.
@@ -139,7 +139,7 @@ def compare(
     random_state: int = 0,
     progress: Progress | None = None,
 ) -> Rehearsal:
-    """Rehearse methods on data synthesised from public rows; spends nothing and reads no private record.
+    """Rehearse methods on data synthesized from public rows; spends nothing and reads no private record.
 
     Guarantee: none is needed. `public` must hold public rows only.
 
@@ -257,14 +257,14 @@ class _Plan:
                 yield self._stage(parts, test, seed=1 + PARTS * repeat + test + 1000 * self.seed)
 
     def _stage(self, parts: NDArray[np.intp], test: int, *, seed: int) -> Stage:
-        from sidelight.augment.synthesis import synthesise
+        from sidelight.augment.synthesis import synthesize
         from sidelight.data.features import encode_target
 
         target = self.schema.target.name
         guide = parts == (test + 1) % PARTS
         test_rows = np.flatnonzero(parts == test)
         source = self.frame[(parts != test) & ~guide]
-        made = synthesise(source, self.rehearsed + SYNTHETIC_TEST_ROWS, seed=seed, target=target)
+        made = synthesize(source, self.rehearsed + SYNTHETIC_TEST_ROWS, seed=seed, target=target)
         X, y = made[list(self.schema.used)], encode_target(self.schema, made[target])
         n = self.rehearsed
         return Stage(
@@ -295,7 +295,7 @@ class _Plan:
     def notes(self) -> tuple[str, ...]:
         m = len(self.frame)
         lines = [
-            f"A rehearsal on rows synthesised from {m:,} public ones; no private row was read, and nothing "
+            f"A rehearsal on rows synthesized from {m:,} public ones; no private row was read, and nothing "
             "was spent.",
             f"Each range runs from the score on {m:,} real public rows that the models did not see, less "
             "its error (pessimistic), to the score on more synthetic rows (optimistic). A real fit may land "

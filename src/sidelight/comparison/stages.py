@@ -4,12 +4,12 @@ A stage has records that stand in for private ones (synthetic, or a benchmark's)
 that no fit sees. A model gets points for every test row: 1 for a correct class and 0 for a wrong one; for a
 regression 1 − (error/σ)², whose mean is R². Nothing here is for private data: scores leave as they are.
 
-A stage of synthetic records may bring a second test set, made as its records were. It is too optimistic: it
-rewards what was memorized. The first, real rows that had no part in the records, is too pessimistic: two dozen
-rows do not hold what a large table does. So the result is a range, from the lower end of the interval of the
-first to the second. Methods are ranked by the second, which has many rows and ranked best wherever it was
-measured (docs/reproductions/compare.md). Methods that read no private record get all public rows but the test
-rows, and the interval of their score.
+A stage of synthetic records may bring a second test set, made as its records were. It is too optimistic,
+since it rewards what was memorized. The first, real rows that had no part in the records, is too pessimistic:
+two dozen rows do not hold what a large table does. So the result is a range, from the lower end of the
+interval of the first to the second. Methods are ranked by the second, which has many rows and ranked best
+wherever it was measured (docs/reproductions/compare.md). Methods that read no private record get all public
+rows but the test rows, and the interval of their score.
 
 For demonstrations there are two synthetic problems. Wang & Zhou (AAAI 2020) have 9,950 private and 50 public
 rows of 100 Gaussian features, scaled to unit length; they do not say how labels arise. Here
@@ -82,7 +82,7 @@ class Trial:
 
 @dataclass
 class Comparison:
-    """The trials so far, summarised.
+    """The trials so far, summarized.
 
     Standard errors are the larger of two: that of the mean over test rows (each counted once, by its mean
     over stages), and that of the mean over stages. With few rows the first dominates, with few stages the

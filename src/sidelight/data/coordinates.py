@@ -2,7 +2,7 @@
 
 A bound on a record must not be read off the private records: it is declared, or learned from public rows.
 Every feature is clipped into [lower, upper] and mapped into [−1, 1]; then the row, with the constant column
-of the intercept if there is one, is clipped (or normalised) to `max_norm`. A score is a function of that row,
+of the intercept if there is one, is clipped (or normalized) to `max_norm`. A score is a function of that row,
 so that prediction treats a record as training did.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 MOST_CHECKED = 256  # features of an array whose values the health check looks at one by one
-Centre = Literal["middle", "zero", "mean"]
+Center = Literal["middle", "zero", "mean"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Bounds:
 
     @classmethod
     def declared(
-        cls, lower: ArrayLike, upper: ArrayLike, *, features: int, center: Centre = "middle"
+        cls, lower: ArrayLike, upper: ArrayLike, *, features: int, center: Center = "middle"
     ) -> Bounds:
         """Bounds that the user knows without looking at the private rows; numbers, or one per feature.
 
@@ -69,7 +69,7 @@ class Bounds:
         return cls(low, high, np.zeros(features) if center == "zero" else low / 2 + high / 2)
 
     @classmethod
-    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, center: Centre = "middle") -> Bounds:
+    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, center: Center = "middle") -> Bounds:
         """The range of every feature over public rows, widened on both sides by `margin` times its width.
 
         A column that is 0 throughout, or 1 throughout, is taken for an indicator whose other value was not
@@ -105,7 +105,7 @@ def resolve_bounds(
     X_public: Matrix | None,
     *,
     features: int,
-    center: Centre = "middle",
+    center: Center = "middle",
     margin: float = 0.0,
 ) -> Bounds:
     """What the user declared, or else what public rows show, or else an error: never the private rows."""
@@ -131,7 +131,7 @@ def bound_rows(
     max_norm: float = 1.0,
     fit_intercept: bool = True,
     intercept_value: float = 1.0,
-    normalise: bool = False,
+    normalize: bool = False,
     private: bool = True,
     extra: Floats | None = None,
     in_place: bool = False,
@@ -157,8 +157,8 @@ def bound_rows(
     constant = intercept_value if fit_intercept else None
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
-            return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalise=normalise)[0]
-        return _bound_dense(matrix, bounds, max_norm, constant, normalise, extra, in_place)
+            return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalize=normalize)[0]
+        return _bound_dense(matrix, bounds, max_norm, constant, normalize, extra, in_place)
 
 
 def _vector(values: ArrayLike, features: int, name: str) -> Floats:
@@ -176,7 +176,7 @@ def _dense(part: Matrix) -> Array:
 
 
 def _bound_dense(
-    X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalise: bool, extra: Floats | None,
+    X: Array, bounds: Bounds, max_norm: float, constant: float | None, normalize: bool, extra: Floats | None,
     in_place: bool,
 ) -> Array:  # fmt: skip
     more = 0 if extra is None else extra.shape[1]
@@ -197,7 +197,7 @@ def _bound_dense(
             part[:, features : features + more] = extra[block]
         if constant is not None:
             part[:, -1] = constant
-        part[...] = shrink_rows(part, max_norm, zero=bad, normalise=normalise)[0]
+        part[...] = shrink_rows(part, max_norm, zero=bad, normalize=normalize)[0]
     return out
 
 

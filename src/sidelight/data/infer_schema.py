@@ -20,7 +20,7 @@ The rules, in order, for a column of the public table:
     text, nearly all values different   ignored: an identifier
     other text                          a category: the values seen, at most the 100 most frequent
 
-What is recognised wrongly can be said: --type COLUMN=TYPE, types={...}, or a schema file. There are knots
+What is recognized wrongly can be said: --type COLUMN=TYPE, types={...}, or a schema file. There are knots
 only with at least 2 public rows for every column of numbers: a hundred numbers that each bend three times are
 more than fifty rows can guide.
 
@@ -139,9 +139,9 @@ def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyT
     for name in public.columns:
         try:
             columns[name] = (
-                _recognise_as(public[name], name, kinds[name])
+                _recognize_as(public[name], name, kinds[name])
                 if name in kinds
-                else _recognise(public[name], name)
+                else _recognize(public[name], name)
             )
         except _Slip as slip:
             slips.append(slip)
@@ -265,9 +265,9 @@ _FREE_TEXT = (
 )
 
 
-def _recognise(values: pd.Series, name: str) -> Column:
+def _recognize(values: pd.Series, name: str) -> Column:
     """The column that these public values make."""
-    column = _recognised(values, name)
+    column = _recognized(values, name)
     return replace(column, note=_NAME.sub(lambda said: option(name, said[1] or ""), column.note))
 
 
@@ -279,7 +279,7 @@ def option(name: str, rest: str = "") -> str:
     return shlex.quote(name + rest)
 
 
-def _recognised(values: pd.Series, name: str) -> Column:
+def _recognized(values: pd.Series, name: str) -> Column:
     if _is_nested(values):
         return Column("ignore", note="lists and durations are not used; write them as numbers or texts")
     texts = as_text(values)
@@ -288,7 +288,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
         return Column("ignore", note="no value in the public table; declare it, if it matters")
     if _is_boolean(texts[there]):
         return Column("boolean")
-    found = _recognise_date(values[there], name, np.flatnonzero(there)) or _recognise_code(texts[there])
+    found = _recognize_date(values[there], name, np.flatnonzero(there)) or _recognize_code(texts[there])
     if found is not None:
         return found
     numbers = as_number(values)[there]
@@ -300,7 +300,7 @@ def _recognised(values: pd.Series, name: str) -> Column:
     return _text([text for text in texts if text is not None])
 
 
-def _recognise_as(values: pd.Series, name: str, kind: str) -> Column:
+def _recognize_as(values: pd.Series, name: str, kind: str) -> Column:
     """The column that these public values make as what the user says that it is."""
     texts = as_text(values)
     there = np.array([text is not None for text in texts], dtype=bool)
@@ -436,7 +436,7 @@ def _is_nested(values: pd.Series) -> bool:
 # dates and times
 
 
-def _recognise_date(values: pd.Series, name: str, rows: Array) -> Column | None:
+def _recognize_date(values: pd.Series, name: str, rows: Array) -> Column | None:
     """The column of these public values, none missing, of these rows; None if they are no dates."""
     likely = [how for how in FORMATS if np.isfinite(as_moment(values.head(_SAMPLE), how)).mean() > 0.5]
     found = {how: as_moment(values, how) for how in likely}
@@ -510,7 +510,7 @@ def _refuse(values: pd.Series, moments: Floats, name: str, rows: Array) -> None:
 # codes
 
 
-def _recognise_code(texts: Array) -> Column | None:
+def _recognize_code(texts: Array) -> Column | None:
     """The column of these texts, none of which is missing; None if they are no codes."""
     lengths = {len(text) for text in texts}
     digits = max(lengths)

@@ -130,7 +130,7 @@ def _place(values: Floats) -> Floats:
 
 
 def _targets(y: Array, regression: bool) -> Floats:
-    """(rows, outputs), centred: numbers, or a column for each class."""
+    """(rows, outputs), centered: numbers, or a column for each class."""
     if regression:
         Y = y.astype(np.float64)[:, None] / max(float(np.std(y)), 1e-300)
     else:

@@ -133,7 +133,7 @@ def clean_blocks(stream: BinaryStream, delimiter: str, fields: int) -> Iterator[
     `stream` stands behind the header line.
     """
     for block in _whole_lines(stream):
-        yield _cleaned(_normalised(_without_long(block)), delimiter.encode(), fields)
+        yield _cleaned(_normalized(_without_long(block)), delimiter.encode(), fields)
 
 
 def count_lines(stream: BinaryStream) -> int:
@@ -206,7 +206,7 @@ def _has_short_lines(block: bytes) -> bool:
     return all(block.find(b"\n", at, at + half) >= 0 for at in range(0, len(block) - half, half))
 
 
-def _normalised(block: bytes) -> bytes:
+def _normalized(block: bytes) -> bytes:
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b" ")
     return block.replace(b"\xef\xbb\xbf", b"") if b"\xef\xbb\xbf" in block else block

@@ -252,9 +252,9 @@ def row_norms(X: Matrix) -> Floats:
 
 
 def shrink_rows(
-    X: Matrix, max_norm: float, *, zero: Mask | None = None, normalise: bool = False
+    X: Matrix, max_norm: float, *, zero: Mask | None = None, normalize: bool = False
 ) -> tuple[Matrix, Floats]:
-    """X with every row scaled to norm at most `max_norm` (or to it, if `normalise`), and the norms.
+    """X with every row scaled to norm at most `max_norm` (or to it, if `normalize`), and the norms.
 
     Rows with a non-finite entry, and those that `zero` marks, become 0. X itself is returned if no row has
     to change, a copy otherwise. Scaled rows end a few ulp below the bound, so that rounding cannot lift them
@@ -269,7 +269,7 @@ def shrink_rows(
             bad[huge] |= _rescale_or_report(X, huge)
             norms = row_norms(X)
         scale = max_norm * (1 - 8 * np.finfo(X.dtype).eps - 2 * (X.shape[1] + 8) * _EPS) / norms
-        touched = (norms > _NULL) & (normalise | (norms > max_norm))
+        touched = (norms > _NULL) & (normalize | (norms > max_norm))
         if not (touched.any() or bad.any()):
             return X, norms
         factors = np.where(bad, 0.0, np.where(touched, scale, 1.0))

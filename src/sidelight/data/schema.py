@@ -419,7 +419,7 @@ _ENCODES = ("name", "dimension", "sha256", "encode")
 
 
 # ---------------------------------------------------------------------------------------------------
-# what was recognised in a table, in one line for all columns that are treated alike
+# what was recognized in a table, in one line for all columns that are treated alike
 
 
 def column_lines(schema: Schema) -> list[str]:

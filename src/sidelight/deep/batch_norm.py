@@ -15,13 +15,13 @@ from sidelight.errors import InputError
 
 __all__ = ["replace_batch_norm"]
 
-_AFTERWARDS = ("drop", "act")  # what timm's BatchNormAct2d does after it has normalised, in this order
+_AFTERWARDS = ("drop", "act")  # what timm's BatchNormAct2d does after it has normalized, in this order
 
 
 def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> nn.Module:
     """A copy of the model in which every BatchNorm is a GroupNorm of the same channels, or a LayerNorm.
 
-    BatchNorm normalises a record by the others of its batch, so no record's influence can be bounded.
+    BatchNorm normalizes a record by the others of its batch, so no record's influence can be bounded.
     GroupNorm looks at one record only. The number of groups is the largest divisor of the channels that is at
     most `groups`. After a Linear a record has one number for each channel, and a group of one would be zero:
     there it is a LayerNorm. Scale and shift are copied; running averages, which come from data, are dropped.
@@ -64,16 +64,16 @@ def _check_channels(model: nn.Module) -> None:
 
 def _replaced(norm: _BatchNorm, where: str, groups: int, flat: bool = False) -> nn.Module:
     after = [getattr(norm, name) for name in _AFTERWARDS if isinstance(getattr(norm, name, None), nn.Module)]
-    if not _only_normalises(norm, after):
+    if not _only_normalizes(norm, after):
         raise InputError(
-            f"{_named(norm, where)} does more than normalise, and a GroupNorm would drop that. Build the "
+            f"{_named(norm, where)} does more than normalize, and a GroupNorm would drop that. Build the "
             "model with another norm layer, or replace this one by hand"
         )
     new = _as_layer_norm(norm) if flat else _as_group_norm(norm, groups)
     return nn.Sequential(new, *copy.deepcopy(after)).train(norm.training) if after else new
 
 
-def _only_normalises(norm: _BatchNorm, after: Sequence[nn.Module]) -> bool:
+def _only_normalizes(norm: _BatchNorm, after: Sequence[nn.Module]) -> bool:
     """Whether the layer is PyTorch's own, or gives what BatchNorm and then `after` give in eval mode."""
     if type(norm).forward.__module__ == _BatchNorm.__module__ and not after:
         return True

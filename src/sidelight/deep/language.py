@@ -189,7 +189,7 @@ def model_card(statement: PrivacyStatement, model: nn.Module) -> str:
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     total = sum(p.numel() for p in model.parameters())
     rows = {
-        "ε": _figure(facts["epsilon"]), "δ": _figure(facts["delta"]), "neighbours": facts["relation"],
+        "ε": _figure(facts["epsilon"]), "δ": _figure(facts["delta"]), "neighbors": facts["relation"],
         "unit": facts.get("unit", "record"), "method": facts["method"],
         "trained parameters": f"{trained:,} of {total:,}",
     }  # fmt: skip

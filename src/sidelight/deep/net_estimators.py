@@ -5,7 +5,7 @@
 What holds for `PrivateClassifier` holds here: classes and target bounds are declared or come from public
 records; a private record that cannot be used (a missing value, a label that is none of the classes) is
 ignored; every `fit` spends budget; no guarantee covers scores on private records. Features enter as they are,
-in the type of the model's parameters: put a normalisation that needs no private data into the model. For
+in the type of the model's parameters: put a normalization that needs no private data into the model. For
 datasets that do not fit in memory, workers, checkpoints or schedulers use `Trainer`.
 """
 

@@ -135,7 +135,7 @@ class Trainer:
             has none a thirtieth of the records, and all if they are few.
         steps, epochs: one of them, or neither; an epoch is n/B steps. Neither: the method's; where it has
             none 20 epochs, or fewer where the noise of a step would be long.
-        relation: which datasets are neighbours; None takes the ledger's, and without a ledger
+        relation: which datasets are neighbors; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
         optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none there is
             momentum, and the step size is as long as the noise allows and falls to nothing along a cosine.

@@ -48,9 +48,9 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
             `method__name`. "auto" chooses by public quantities alone.
         epsilon: the budget of one fit.
         delta: None takes min(1e-5, n^−1.1).
-        relation: which datasets are neighbours; None takes the ledger's, and without a ledger
+        relation: which datasets are neighbors; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
-        loss: "logistic", "hinge", "huber" (huberised hinge), "square" or "softmax". None chooses: logistic
+        loss: "logistic", "hinge", "huber" (huberized hinge), "square" or "softmax". None chooses: logistic
             for two classes and softmax for more, which is measured (docs/choosing.md).
         bounds: (lower, upper) of the features, numbers or one each; None learns them from X_public. Values
             outside are clipped.

@@ -122,7 +122,7 @@ class FitRecords(Protocol):
         """The features that each column became."""
 
     def identity(self) -> Identity:
-        """What a ledger recognises the records by."""
+        """What a ledger recognizes the records by."""
 
     @contextmanager
     def reading(self) -> Iterator[Read]:

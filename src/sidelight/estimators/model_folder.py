@@ -239,7 +239,7 @@ def _rebuild(body: Json, content: bytes, card: Card, estimator: object = None) -
 
     schema = Schema.from_dict(body["schema"], source=body["data"].get("columns_from", "declared"))
     stored, target = tensors(content), schema.target
-    bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])
+    bounds = Bounds(stored["lower"], stored["upper"], stored["centre"])  # its key in files
     guide = None
     if "guide" in body:
         guide = PublicGuide.from_dict(body["guide"], stored, bounds.lower, bounds.upper, estimator)

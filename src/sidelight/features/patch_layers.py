@@ -131,7 +131,7 @@ def _sample(maps: Tensor, size: int, count: int, generator: torch.Generator) -> 
 
 @dataclass(frozen=True, eq=False)
 class Similarity:
-    """x ↦ exp((cos(x, l) − 1)/width) for every public row l; x and l standardised by public rows."""
+    """x ↦ exp((cos(x, l) − 1)/width) for every public row l; x and l standardized by public rows."""
 
     mean: Tensor
     inverse: Tensor  # of the standard deviations
@@ -159,8 +159,8 @@ class Components:
     projection: Tensor
 
     def __call__(self, rows: Tensor, dtype: torch.dtype) -> Tensor:
-        centred = (rows - self.mean).to(dtype)
-        return functional.normalize((centred @ self.projection.to(dtype)).float())
+        centered = (rows - self.mean).to(dtype)
+        return functional.normalize((centered @ self.projection.to(dtype)).float())
 
 
 def learn_components(rows: Tensor, *, count: int, ridge: float) -> Components:
@@ -178,7 +178,7 @@ def learn_kernel_components(similarities: Tensor, *, count: int, ridge: float) -
     """The same in the space whose inner products are the similarities (public rows × public rows).
 
     Directions are orthogonal to (1, …, 1), so that taking off the public rows' mean similarities is all the
-    centring that a new row needs.
+    centering that a new row needs.
     """
     both = (similarities + similarities.T) / 2
     mean = both.mean(dim=0)

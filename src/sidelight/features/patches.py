@@ -4,7 +4,7 @@
     cells  ← layer 2 of the maps, averaged over a grid             all rectified both ways
     direct ← larger patches of the image itself, averaged over the grid
     x      ← √ of the cells and direct, of the image and its mirror image on average
-    k_j    ← exp((cos(x, x̂_j) − 1)/width)                          x̂_j a public image, both standardised
+    k_j    ← exp((cos(x, x̂_j) − 1)/width)                          x̂_j a public image, both standardized
     x̃      ← P(k − mean) , brought to length 1                     P from public images, whitens
 
 Guarantee: what an image becomes depends on that image and on public images alone, and has length 1 (a null
@@ -79,7 +79,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         direct_size, direct_ridge, direct_threshold: of these filters.
         strides: of the second layer and of the direct filters: a stride of 2 leaves three of four places out.
         grid: both are averaged over grid × grid cells.
-        power: of the averages, before they are standardised.
+        power: of the averages, before they are standardized.
         kernel: width of the similarities to public images, exp((cos − 1)/kernel), whose components are taken.
             None takes the components of the averages themselves.
         components: principal components of the public images, at most; None takes all.
@@ -387,7 +387,7 @@ def _public_images(X: Images) -> Array:
     if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise InputError("public images must be finite; remove those with missing pixels")
     if images.min() == images.max():
-        raise InputError("public images must not all be of one colour")
+        raise InputError("public images must not all be of one color")
     return images
 
 

@@ -43,7 +43,7 @@ CONSENT = "public"  # in a ConfigRecord that answers a query: whether the client
 _ARRAYS, _CONFIG = "arrays", "config"  # the names that Flower's own strategies give them
 _LOG = getLogger("flwr")  # Flower's own
 _POLL = 0.2  # seconds between two looks for replies
-_HEADER = 4096  # bytes that a serialised array may have besides its numbers
+_HEADER = 4096  # bytes that a serialized array may have besides its numbers
 
 
 class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are not known without it

@@ -87,7 +87,7 @@ def host(array: Vector) -> Array:
 
 
 def top_directions(gradients: Array, rank: int) -> Floats:
-    """The top right singular vectors of a matrix of gradients (uncentred), p × rank."""
+    """The top right singular vectors of a matrix of gradients (uncentered), p × rank."""
     _, _, right = np.linalg.svd(np.asarray(gradients, dtype=np.float64), full_matrices=False)
     return np.asarray(right[:rank].T)
 

@@ -43,7 +43,7 @@ def adaptive_ridge(
 
 
 def ridge_of_task(task: Task) -> float:
-    """The regulariser of the task, for sums of x xᵀ: the loss has 2·scale times as much curvature."""
+    """The regularizer of the task, for sums of x xᵀ: the loss has 2·scale times as much curvature."""
     scale = task.loss.scale if isinstance(task.loss, Square) else 0.5
     return task.n * task.regularization / (2 * scale)
 

@@ -8,7 +8,7 @@ No private value is looked at before the plan is charged. The rule, in order:
 2. The public gradients' precision is twenty times that of the private ones under the noise (κ ≥ 20 in
    `precision`): only_public, and no budget is spent.
 3. Two classes, at most five features, and noise that does not limit the step size: precision weighting and
-   two strongly regularised candidates, of which one is selected privately within the same budget.
+   two strongly regularized candidates, of which one is selected privately within the same budget.
 4. Precision weighting: the more public rows there are and the stronger the noise, the more they count. The
    further their gradients turn out to be from private ones, the less (`measured_shift`); and if the first
    step shows that they are of another kind, the run goes on without them (`public_guard`).
@@ -16,7 +16,7 @@ No private value is looked at before the plan is charged. The rule, in order:
 `only_public` is always considered: its score on held-out public records is in the report. Every choice is
 recorded with its reason.
 
-Candidates are compared in one of two ways. A *rehearsal* simulates private training on data synthesised from
+Candidates are compared in one of two ways. A *rehearsal* simulates private training on data synthesized from
 public records, at the true n and ε. Half of the public records make the synthetic private data (a bootstrap
 with noise of a kernel's width), a quarter stay public, a quarter are the test set. It spends nothing, and is
 as reliable as the public records. Measured with 300 and 1000 public records
@@ -70,7 +70,7 @@ class Auto(Flags):
     """Chooses, then is the method that it chose.
 
     Args:
-        rehearsal: "never" follows the rule; "always" simulates private training on data synthesised from
+        rehearsal: "never" follows the rule; "always" simulates private training on data synthesized from
             public records, at the true n and ε, and takes what does best there.
     """
 
@@ -233,7 +233,7 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     ]
     best, scores = rehearse(task, candidates)
     listed = ", ".join(f"{m.name} {s:.4f}" for m, s in zip(candidates, scores, strict=True))
-    return candidates[best], [*reasons, f"rehearsed on data synthesised from public records: {listed}"]
+    return candidates[best], [*reasons, f"rehearsed on data synthesized from public records: {listed}"]
 
 
 @method(
@@ -318,7 +318,7 @@ def _score(task: Task, z: Floats, y: Array) -> float:
 
 @dataclass(frozen=True)
 class CorrectPredictions(Loss):
-    """1 for a correct prediction, 0 for a wrong one: a score to count, not a loss to minimise.
+    """1 for a correct prediction, 0 for a wrong one: a score to count, not a loss to minimize.
 
     Between scores of ±10⁻⁶ it is a ramp. Scores are to be of order 1: see `correct_predictions`.
     """

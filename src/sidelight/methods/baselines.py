@@ -21,7 +21,7 @@ from sidelight.oracles.linear.row_sums import RowSums, label_counts, usable_rows
 from sidelight.privacy import events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, private_process, select
-from sidelight.solvers import minimise, ridge_minimum
+from sidelight.solvers import minimize, ridge_minimum
 
 _STRENGTHS = (100.0, 10.0, 1.0, 0.1, 0.01)  # λ times the number of public records, tried on folds of them
 _WEAKER = (10.0, 1.0, 0.1, 0.01, 0.001, 0.0001)  # the same of all records, of which there are more
@@ -33,7 +33,7 @@ _HINGE_WIDTHS = (0.5, 0.1, 0.02, 0.004, 0.001)  # ever sharper; the last is with
 def solve(
     data: Sequence[PrivateRows | PublicRows], loss: Loss, regularization: float, *, strict: bool = True
 ) -> Floats:
-    """argmin of the mean loss over all rows in `data` plus (λ/2)‖w‖². The hinge is huberised sharply.
+    """argmin of the mean loss over all rows in `data` plus (λ/2)‖w‖². The hinge is huberized sharply.
 
     strict: whether a solver that does not arrive raises. Private records must not be able to make it.
     """
@@ -54,7 +54,7 @@ def _minimum(
 ) -> Floats:
     parts = [RowSums.of(rows, loss) for rows in data]
     ridge = sum(part.n for part in parts) * regularization
-    minimum = minimise(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
+    minimum = minimize(parts, ridge=ridge, tolerance=1e-8 * ridge, start=start)
     if strict and minimum.gradient > 1e-8 * ridge:
         raise AssumptionError(
             "the solver did not reach the accuracy that was asked for; raise regularization and try again"
@@ -157,7 +157,7 @@ class OnlyPublic(Flags):
 
     Guarantee: perfect, for the private records are not looked at.
     Assumes: public records that do not depend on the private ones.
-    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    Departs: an exact solver instead of SGD. The hinge is huberized with half-width 0.001.
     """
 
     name: ClassVar[str] = "only_public"
@@ -199,7 +199,7 @@ class NonPrivate(Flags):
     Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
     with a budget admits.
     Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models.
-    Departs: an exact solver instead of SGD. The hinge is huberised with half-width 0.001.
+    Departs: an exact solver instead of SGD. The hinge is huberized with half-width 0.001.
     """
 
     name: ClassVar[str] = "non_private"

@@ -40,7 +40,7 @@ def weight_of_theorem(
     vc: float,
     bound: float = 1.0,
 ) -> float:
-    """α that minimises the bound of Theorem 3.1; 1 (public only) where it has no stationary point."""
+    """α that minimizes the bound of Theorem 3.1; 1 (public only) where it has no stationary point."""
     a = bound * distance * math.sqrt(dimension) / (mu * n_private)
     k = a / math.sqrt(variance * vc)
     u, v = 1 / n_private, 1 / n_public

@@ -43,7 +43,7 @@ class Declaration:
         paper: where it comes from, as a reviewer would look it up.
         wins, loses: when to take it and when not, one line each, from measurements (docs/choosing.md).
         ours: a method of this project; `paper` is then a sentence.
-        losses: the losses that it can minimise.
+        losses: the losses that it can minimize.
         needs: what else it needs besides private records and a budget; public records are not mentioned here.
         networks: whether `Trainer` takes it.
         small: arguments with which a run takes a moment, for audits and contracts.
@@ -266,7 +266,7 @@ COMMON = {
     "max_steps": ("the end at the latest", "no limit but the budget"),
     "planned_steps": ("steps that the first budget is cut into", "a rule"),
     "accounting": ("which theorem pays", ""),
-    "rehearsal": ("whether training is simulated first on data synthesised from public records", ""),
+    "rehearsal": ("whether training is simulated first on data synthesized from public records", ""),
     "labels": ("whose labels are counted", ""),
 }
 

@@ -82,7 +82,7 @@ class DpAgd(Flags):
     filter is asked before each, and its total converts at the best order. All records in every step.
     Assumes: nothing of the loss; gradients and losses are clipped, the latter into [0, objective_clip].
     Departs: noise has the right sign in the selection (the released code adds it to a loss that it
-    minimises, which costs up to `candidates` times the claimed ε); the step applied is the one selected; ρ_g
+    minimizes, which costs up to `candidates` times the claimed ε); the step applied is the one selected; ρ_g
     is charged once; repeated gradients are weighted by their precision; budgets are tested before spending.
 
     Args:
@@ -238,7 +238,7 @@ class _Search:
 def line_scores(task: Task, w: Floats, direction: Floats, steps: Floats, *, bound: float) -> BoundedSum:
     """−Σ_i min(ℓ_i(w − η·direction), bound) for each η: the larger the better, and noise is *added*.
 
-    The released code minimises loss plus noise, the other sign; its privacy loss is then up to K times the
+    The released code minimizes loss plus noise, the other sign; its privacy loss is then up to K times the
     claimed one (vector N4).
     """
     return task.rows.compute(

@@ -20,7 +20,7 @@ from sidelight.methods.part_kinds import FinishRule, Mix, MixState, Setting
 from sidelight.methods.parts import Blend, ConstantNoise, Flat, MeanLastHalf, check_limit, limit_of
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.linear.linear_oracle import PublicOracle
-from sidelight.solvers import minimise
+from sidelight.solvers import minimize
 
 
 def cosine_weight(step: int, horizon: float) -> float:
@@ -101,7 +101,7 @@ def mirror_step(guide: PublicOracle, w: Floats, direction: Floats, *, size: floa
     """Solve ∇Ψ(u) = ∇Ψ(w) − ηG for u, starting from w."""
     target = guide.mean_gradient(w) + lam * w - size * direction
     size_of_terms = max(1.0, float(np.linalg.norm(target)))
-    minimum = minimise(
+    minimum = minimize(
         [_MeanLoss(guide, w.size)], ridge=lam, linear=-target, tolerance=1e-10 * size_of_terms, start=w
     )
     if minimum.gradient > 1e-8 * size_of_terms:

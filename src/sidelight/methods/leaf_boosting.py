@@ -12,7 +12,7 @@ from private records, K trees in each of T rounds:
 
 v is the posterior mean of a Gaussian process on the leaves, shortened to η of a Newton step where there is
 little noise. Its prior P_ab = τ²ρ^(number of splits that tell a and b apart) is what makes deep trees
-affordable: a leaf learns from its neighbours, so that the effect of a single split costs no more noise than
+affordable: a leaf learns from its neighbors, so that the effect of a single split costs no more noise than
 with a tree of one split, and an effect of six splits counts only where the data insist on it.
 
 At the end a release of how much the trees lower the loss of private records decides whether they are kept.

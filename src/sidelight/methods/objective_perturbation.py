@@ -3,7 +3,7 @@
     θ* = argmin_θ Σ_i ℓ(θ; z_i) + (Λ/2)‖θ‖² + b·θ,    b ~ N(0, σ_b² I)
 
 Kifer, Smith & Thakurta, "Private Convex Empirical Risk Minimization and High-dimensional Regression" (COLT
-2012); Iyengar, Near, Song, Thakkar, Thakurta & Wang, "Towards Practical Differentially Private Convex
+2012); Iyengar, Near, Song, Thakkar, Thakurta & Wang, "Toward Practical Differentially Private Convex
 Optimization" (IEEE S&P 2019); Redberg, Koskela & Wang, "Improving the Privacy and Practicality of Objective
 Perturbation for Differentially Private Linear Learners" (NeurIPS 2023, arXiv:2401.00583v1), whose Algorithm 1
 is `amp`, accounted by the curve of `objective_perturbation`. The loss is f(x·θ; y) with |f'|‖x‖ ≤ L and
@@ -28,10 +28,10 @@ from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import RELATIONS, Event, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, perturbed_solution, private_process
-from sidelight.solvers import attainable, minimise
+from sidelight.solvers import attainable, minimize
 
 _RANK: dict[Relation, int] = {"add-or-remove-one": 1, "replace-one": 2}
-_ACCURACY = 1e-8  # of the exact minimiser: ‖gradient‖ ≤ 1e-8 Λ, so within 1e-8 of it; half is for rounding
+_ACCURACY = 1e-8  # of the exact minimizer: ‖gradient‖ ≤ 1e-8 Λ, so within 1e-8 of it; half is for rounding
 
 
 def kst_noise(*, epsilon: float, delta: float, lipschitz: float, curvature: float) -> tuple[float, float]:
@@ -66,7 +66,7 @@ def amp_noise(
 ) -> AmpNoise:
     """Λ, σ₁ and σ₂ of Iyengar et al. 2019 (replace-one), with σ₂ doubled.
 
-    Given one exact minimiser, two approximate ones lie in a ball of radius nγ/Λ and differ by up to its
+    Given one exact minimizer, two approximate ones lie in a ball of radius nγ/Λ and differ by up to its
     diameter, 2nγ/Λ; the reference implementation takes the radius (vector K6).
     """
     eps_out, delta_out = output_share * epsilon, output_share * delta
@@ -93,7 +93,7 @@ def default_ridge(
 ) -> float:
     """Λ: the task's nλ if it has one; else what balances noise and shrinkage for ‖θ‖ near `norm_guess`.
 
-    Noise costs about σ_b²p/2Λ and the regulariser Λ‖θ‖²/2, equal at Λ = σ_b√p/‖θ‖. Never below `least`.
+    Noise costs about σ_b²p/2Λ and the regularizer Λ‖θ‖²/2, equal at Λ = σ_b√p/‖θ‖. Never below `least`.
     """
     if norm_guess is None:  # the scale of a margin is free, that of a regression is not
         norm_guess = 10.0 if task.loss.task == "regression" else 30.0
@@ -110,7 +110,7 @@ def default_ridge(
 
 
 def rounding(task: Task, problem: Smooth, *, ridge: float, std: float) -> float:
-    """What rounding may leave of the gradient (of sums) at the minimiser, from public numbers.
+    """What rounding may leave of the gradient (of sums) at the minimizer, from public numbers.
 
     ‖b‖ is below σ_b(√p + 10) but for a chance of e^{-50}, which does not depend on the records.
     """
@@ -127,7 +127,7 @@ def rounding(task: Task, problem: Smooth, *, ridge: float, std: float) -> float:
 
 
 def least_exact_ridge(task: Task, problem: Smooth, *, least: float, std: float) -> float:
-    """The least Λ from `least` on with which float64 finds the minimiser to the accuracy that is promised.
+    """The least Λ from `least` on with which float64 finds the minimizer to the accuracy that is promised.
 
     Below, whether a solver arrives would depend on the records. About 1e-5·n for rows of norm 1.
     """
@@ -139,8 +139,8 @@ def least_exact_ridge(task: Task, problem: Smooth, *, least: float, std: float) 
 
 
 def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, tolerance: float) -> Floats:
-    """The minimiser of the perturbed objective, in sum form. For use behind a door of privacy.release."""
-    return minimise(
+    """The minimizer of the perturbed objective, in sum form. For use behind a door of privacy.release."""
+    return minimize(
         [RowSums.of(task.rows, problem.loss)],
         ridge=ridge,
         linear=linear,
@@ -233,7 +233,7 @@ class PerturbedObjective(Flags):
             account=account,
             noise=noise,
         )
-        history = [{"released": "minimiser", "noise_std": std, "regularization": ridge / task.n}]
+        history = [{"released": "minimizer", "noise_std": std, "regularization": ridge / task.n}]
         return Fitted(solution.numpy().reshape(1, task.p), history)
 
     @staticmethod
@@ -344,7 +344,7 @@ class Amp(Flags):
             return np.asarray(solution + source.normal(task.dimension, std=scales.outside))
 
         noisy = private_process(process, event=plan.event, account=account, noise=noise)
-        history: list[dict[str, object]] = [{"released": "approximate minimiser", **plan.details}]
+        history: list[dict[str, object]] = [{"released": "approximate minimizer", **plan.details}]
         return Fitted(noisy.numpy().reshape(1, task.p), history)
 
     def _published(self, task: Task, problem: Smooth, gamma: float) -> AmpNoise:

@@ -160,7 +160,7 @@ class Flat(FixedClip):
 class Automatic(FixedClip):
     """Automatic clipping, v·R/(‖v‖ + γ): every contribution is scaled, none reaches R.
 
-    Bu, Wang, Zha & Karypis (arXiv:2206.07136v3). γ = 0 normalises; the zero vector stays zero. A network
+    Bu, Wang, Zha & Karypis (arXiv:2206.07136v3). γ = 0 normalizes; the zero vector stays zero. A network
     refuses γ = 0: a gradient that is zero but for rounding would be a whole contribution, and its rounding
     depends on the batch that a record is in. The oracles of linear models know how large it is.
     """
@@ -413,7 +413,7 @@ class EmaState(FinishState):
 
 @dataclass(frozen=True)
 class Reuse(FinishRule):
-    """Model reuse: refit on public records, pulled towards the model (last line of PPSGD's Algorithm 1)."""
+    """Model reuse: refit on public records, pulled toward the model (last line of PPSGD's Algorithm 1)."""
 
     lam: float = 0.1
     inner: FinishRule = field(default_factory=Last)

@@ -65,7 +65,7 @@ class Pmt(Flags):
     Departs: the public second moment gets a ridge of 1/m; the radius is √p + √(2 log n), which
     depends on dimension and sample size alone, as the paper asks, with the constants of a Gaussian
     vector; sums are composed exactly, and eigenvalues of a noisy matrix are at least what the
-    noise alone may give. The regulariser is that of the original coordinates, as in the paper.
+    noise alone may give. The regularizer is that of the original coordinates, as in the paper.
 
     Args:
         steps: Newton steps. None: 1 for the square loss, which is sufficient statistics with noise; else 8.

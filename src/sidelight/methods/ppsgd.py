@@ -152,7 +152,7 @@ class GrowingBudget(NoiseRule):
         gaussian = filters.GaussianFilter(
             epsilon=setting.epsilon, delta=setting.delta, relation=setting.relation
         )
-        # Rounded towards more noise, so that as many steps fit as were planned.
+        # Rounded toward more noise, so that as many steps fit as were planned.
         z = math.sqrt(self.planned) / gaussian.mu * (1 + 1e-12)
         return GrowingBudgetState(self, setting, gaussian, z)
 

@@ -207,7 +207,7 @@ def fit_scale(
     weight: float = 1.0,
     counts: GapCounts | None = None,
 ) -> float:
-    """The scale a with the least penalised loss.
+    """The scale a with the least penalized loss.
 
     Args:
         expected: where log a is expected, and how far from there it often is.
@@ -241,7 +241,7 @@ def _count_loss(scale: float, counts: GapCounts) -> float:
 
 
 def _vertex(total: Floats) -> float:
-    """Where a parabola through the least value on the grid and its neighbours has its least one."""
+    """Where a parabola through the least value on the grid and its neighbors has its least one."""
     at = int(np.clip(np.argmin(total), 1, len(total) - 2))
     before, here, after = total[at - 1 : at + 2]
     bend = before - 2 * here + after

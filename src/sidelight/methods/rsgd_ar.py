@@ -67,7 +67,7 @@ def sensitivities(
     """Δ_j: how far one replaced record of batch j moves the result (Algorithm 2 of Chen, Lee & Kifer).
 
     A step contracts what is there by κ = max(|1−ημ|, |1−ηL|) and adds 2ηR/ν_j to batch j; an average
-    averages. `data_bound` R bounds a record's gradient without the regulariser, which is the same in both
+    averages. `data_bound` R bounds a record's gradient without the regularizer, which is the same in both
     worlds; `smoothness` and `strong_convexity` are with it. Quadratics attain every Δ_j.
     """
     sizes = np.asarray(batch_sizes, dtype=float)
@@ -86,7 +86,7 @@ def sensitivities(
 
 
 def descend(gradient: Gradient, moves: Iterator[Move], *, start: Floats, regularization: float) -> Floats:
-    """The algorithm without its noise. The gradient is used as it is: normalising it voids the proof."""
+    """The algorithm without its noise. The gradient is used as it is: normalizing it voids the proof."""
     w, total, count = start, np.zeros_like(start), 0
     for _, j, eta in moves:
         if j is None:
@@ -262,7 +262,7 @@ class RsgdAr(_Descent):
     Assumes: a smooth convex loss (logistic, huber, softmax; square with its slope clipped), rows of bounded
     norm, and a plan fixed in advance: nothing here stops early.
     Departs: batches are balanced and weighted by ν_j/n, where the paper takes them equal; the largest Δ_j is
-    used, not the last; averages are at epochs τ, 2τ, …; gradients are never normalised, as they are in the
+    used, not the last; averages are at epochs τ, 2τ, …; gradients are never normalized, as they are in the
     released code, whose steps are then no contractions and whose bound does not hold.
 
     Args:

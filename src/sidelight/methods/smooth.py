@@ -3,7 +3,7 @@
 Output perturbation, RSGD-AR, objective perturbation and PNSGD prove their guarantee from three numbers.
 For rows of norm at most X,
 
-    R   bounds the gradient of one record (the data part alone: a regulariser is the same in both worlds)
+    R   bounds the gradient of one record (the data part alone: a regularizer is the same in both worlds)
     β   bounds the Hessian of one record
     λ   is the weight of (λ/2)‖w‖², so the objective is (β + λ)-smooth and λ-strongly convex
 
@@ -149,11 +149,11 @@ def smooth(
     if loss.smoothness is None:
         raise AssumptionError(
             f"{method} needs a smooth loss, and the {loss.name} loss has a corner: "
-            "a (sub)gradient step on it is not a contraction. Use loss='huber', the huberised hinge."
+            "a (sub)gradient step on it is not a contraction. Use loss='huber', the huberized hinge."
         )
     if scalar and loss.outputs > 1:
         raise AssumptionError(
-            f"{method} is analysed for one linear output per record, and the {loss.name} loss has "
+            f"{method} is analyzed for one linear output per record, and the {loss.name} loss has "
             f"{loss.outputs}. Use rsgd_ar or output_perturbation, or a two-class loss."
         )
     not_negative("regularization", regularization)

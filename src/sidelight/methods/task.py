@@ -47,7 +47,7 @@ class Task:
     Args:
         rows: the private records, bounded; n of them, which is a public constant.
         public: public records in the same coordinates; may be empty.
-        loss: what is minimised, on average.
+        loss: what is minimized, on average.
         regularization: λ of (λ/2)‖w‖², which is public and added after the noise.
         target_bound: for regression, a bound on |y|; None for classification.
         observers: are notified of every private step.

@@ -5,7 +5,7 @@
         epsilon=2, delta=1e-5, sampling_probability=0.01, steps=1000, relation="add-or-remove-one"
     )
 
-`relation` is always said, and an event that is not analysed under it is refused, with its name. An answer is
+`relation` is always said, and an event that is not analyzed under it is refused, with its name. An answer is
 an upper bound: PLD rounds losses up, RDP and tCDP are bounds by theorem.
 
 The noise never gives less privacy than asked: it is the least point of a geometric grid (0.01 % apart) at
@@ -97,7 +97,7 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
 
 
 def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
-    """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbours: H(P‖Q) and H(Q‖P)."""
+    """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbors: H(P‖Q) and H(Q‖P)."""
     composed = _curves(event, relation)
     if not composed:
         raise PrivacyConditionError(f"PLD accounting has no curve for {events.describe(event)}")
@@ -345,22 +345,22 @@ def _poisson_log_moment(q: float, z: float, a: int) -> float:
 
 
 def _rdp_by_dp_accounting(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple[float, ...]:
-    neighbours = {
+    neighbors = {
         "add-or-remove-one": NeighboringRelation.ADD_OR_REMOVE_ONE,
         "replace-one": NeighboringRelation.REPLACE_ONE,
     }
-    accountant = RdpAccountant(list(orders), neighbours[relation])
+    accountant = RdpAccountant(list(orders), neighbors[relation])
     if not accountant.supports(event):
         check_sampling(event, relation)
         raise PrivacyConditionError(
             f"RDP accounting does not know the event {events.describe(event)} under {relation}"
         )
-    return tuple(_one_order(event, order, neighbours[relation]) for order in orders)
+    return tuple(_one_order(event, order, neighbors[relation]) for order in orders)
 
 
-def _one_order(event: Event, order: float, neighbours: NeighboringRelation) -> float:
+def _one_order(event: Event, order: float, neighbors: NeighboringRelation) -> float:
     try:
-        return float(RdpAccountant([order], neighbours).compose(event).rdp[0])
+        return float(RdpAccountant([order], neighbors).compose(event).rdp[0])
     except ValueError:  # its bound for sampling without replacement takes logs of rounded-off differences
         return math.inf
 
@@ -395,7 +395,7 @@ def _sketch_rdp(event: events.GaussianSketch, order: float, relation: Relation) 
 
 
 def check_sampling(event: Event, relation: Relation) -> None:
-    """Each way of sampling is analysed under one relation."""
+    """Each way of sampling is analyzed under one relation."""
     if isinstance(event, events.PoissonSampled) and relation != "add-or-remove-one":
         raise RelationError(
             "Poisson sampling belongs to add-or-remove-one; sample a fixed size for replace-one"
@@ -409,7 +409,7 @@ def check_sampling(event: Event, relation: Relation) -> None:
 def check_rank(event: events.ObjectivePerturbation, relation: Relation) -> None:
     if (event.rank == 1) != (relation == "add-or-remove-one"):
         raise RelationError(
-            f"this objective perturbation was analysed under "
+            f"this objective perturbation was analyzed under "
             f"{'add-or-remove-one' if event.rank == 1 else 'replace-one'}, not {relation}"
         )
 
@@ -420,7 +420,7 @@ def check_rank(event: events.ObjectivePerturbation, relation: Relation) -> None:
 
 Sampling = Literal["poisson", "fixed-size"]
 
-_GRID = 1e-4  # relative distance of two neighbouring answers
+_GRID = 1e-4  # relative distance of two neighboring answers
 _LEAST, _MOST = 0.02, 1e9
 _LARGEST_EPSILON = 600.0
 _BRACKET_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048, 4096, 8192)

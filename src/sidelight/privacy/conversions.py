@@ -38,7 +38,7 @@ def gaussian_delta(epsilon: float, mu: Floats) -> Floats: ...
 def gaussian_delta(epsilon: float | Floats, mu: float | Floats) -> float | Floats:
     """δ of a μ-GDP (Gaussian) mechanism at ε (Theorem 8 of Balle & Wang, ICML 2018, arXiv:1805.06530v2).
 
-    δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), in logs: the plain difference cancels for small δ. Vectorised
+    δ = Φ(−ε/μ + μ/2) − e^ε Φ(−ε/μ − μ/2), in logs: the plain difference cancels for small δ. Vectorized
     over ε and μ; any real ε; μ = 0 gives the divergence of two equal laws.
     """
     eps, mu = np.asarray(epsilon, dtype=float), np.asarray(mu, dtype=float)
@@ -127,7 +127,7 @@ def rdp_budget(order: float, epsilon: float, delta: float) -> float:
 def tcdp_to_dp(rho: float, omega: float, delta: float) -> float:
     """ε of a (ρ, ω)-tCDP mechanism (Bun, Dwork, Rothblum & Steinke, STOC 2018) at δ.
 
-    It is the improved Rényi conversion, minimised over orders below ω.
+    It is the improved Rényi conversion, minimized over orders below ω.
     """
     fraction("delta", delta)
     if rho < 0 or omega <= 1:
@@ -243,7 +243,7 @@ def objective_delta(epsilon: Floats, *, log_determinant: float, mu: float, rank:
 def objective_delta(
     epsilon: float | Floats, *, log_determinant: float, mu: float, rank: int
 ) -> float | Floats:
-    """δ(ε) of objective perturbation on a GLM (METHODS 7.3), for any real ε; vectorised.
+    """δ(ε) of objective perturbation on a GLM (METHODS 7.3), for any real ε; vectorized.
 
     The privacy loss is at most c0 + μ²/2 + μR. rank 1 (one record more or less): R = |Z|, so
     2δ_G(ε−c0; μ) above the kink and 1 − 2e^{ε−c0}Φ(−μ) below. rank 2 (one replaced): R is Rayleigh.
@@ -277,7 +277,7 @@ def objective_noise(
     """The least σ_b for which objective perturbation is (ε, δ)-DP by `objective_delta`."""
     if epsilon <= log_determinant:
         raise PrivacyConditionError(
-            f"epsilon={epsilon:g} is used up by the determinant term {log_determinant:.4g}; regularise more"
+            f"epsilon={epsilon:g} is used up by the determinant term {log_determinant:.4g}; regularize more"
         )
     scale = lipschitz * rank
 

@@ -95,7 +95,7 @@ class ApproximateDp(dp_event.DpEvent):
 
 @attr.define(frozen=True, slots=False)
 class ObjectivePerturbation(dp_event.DpEvent):
-    """The exact minimiser of a linearly perturbed, regularised GLM objective (METHODS 7.3).
+    """The exact minimizer of a linearly perturbed, regularized GLM objective (METHODS 7.3).
 
     Its privacy loss is at most c0 + μ²/2 + μ·R with R = |Z| (`rank=1`, one record added or removed,
     μ = L/σ_b) or R Rayleigh (`rank=2`, one record replaced, μ = 2L/σ_b), and c0 = log(1 + β/Λ).
@@ -325,7 +325,7 @@ class Sampler(Protocol):
 
     @property
     def relation(self) -> Relation:
-        """The neighbouring relation under which `event` is accounted."""
+        """The neighboring relation under which `event` is accounted."""
 
     def indices(self, n: int, noise: Noise) -> Indices | None:
         """The records of one step, ascending and distinct; None stands for all of them."""

@@ -178,7 +178,7 @@ class TruncatedConcentratedFilter(Filter):
 #   B_a(ε, δ/2K) (Theorem 4.3 of Feldman & Zrnic, arXiv:2008.11193v3, with the improved conversion). A run is
 #   admitted while *some* order still fits: a history that ends certified by order a is one that the order-a
 #   filter would have let through, so the failures add up to at most K·δ/2K = δ/2.
-# - An (ε_i, δ_i)-DP run is randomised response that leaks everything with probability δ_i (Theorem 3.2 of
+# - An (ε_i, δ_i)-DP run is randomized response that leaks everything with probability δ_i (Theorem 3.2 of
 #   Kairouz, Oh & Viswanath, ICML 2015). Its δ_i counts against the other δ/2, its ε_i as a pure ε_i-DP run.
 #
 # Several runs may be open at once and step in turns: a Rényi filter of a fixed order stays one when the

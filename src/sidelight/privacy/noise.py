@@ -347,8 +347,8 @@ if hasattr(os, "register_at_fork"):
 # The number types in which a private sum is held and noise is added: float64 and float32, and no other.
 #
 # Noise that is cast to integers, or rounded to half precision, is not the Gaussian that was accounted: a
-# count of 0 plus N(0, 100²) truncated towards 0 stays 0 twice as often as a count of 1 becomes 0. What can be
-# converted without moving two neighbouring sums further apart is converted; the rest is refused by its type,
+# count of 0 plus N(0, 100²) truncated toward 0 stays 0 twice as often as a count of 1 becomes 0. What can be
+# converted without moving two neighboring sums further apart is converted; the rest is refused by its type,
 # never by what it contains.
 
 Value: TypeAlias = Any  # an array or a tensor: noise is added to either by what both can do

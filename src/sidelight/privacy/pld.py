@@ -1,6 +1,6 @@
 """Privacy loss distributions from δ(ε) curves, and the curves of single mechanisms.
 
-A *curve* is a bound on the hockey-stick divergence H_{e^ε} of a mechanism's outputs on two neighbouring
+A *curve* is a bound on the hockey-stick divergence H_{e^ε} of a mechanism's outputs on two neighboring
 datasets, for every ε ≥ 0. A curve that bounds the divergence is that of a dominating pair, and dominating
 pairs compose (Theorem 10 of Zhu, Dong & Wang, AISTATS 2022, arXiv:2106.08567v4). Every curve here is an upper
 bound *as computed*: what rounding can hide is added. In a plan of 10⁷ steps a curve that is too low by a
@@ -61,7 +61,7 @@ class Curve:
 
 
 def symmetric(curve: Divergence, deviation: float, *kinks: float) -> Curve:
-    """A mechanism whose bound holds for both orders of two neighbours."""
+    """A mechanism whose bound holds for both orders of two neighbors."""
     return Curve(curve, curve, deviation, kinks)
 
 
@@ -155,7 +155,7 @@ def sketch_curve(rows: int, growth: float) -> Curve:
 
 
 def approximate_curve(epsilon: float, delta: float) -> Curve:
-    """δ(e) = δ + (1−δ)·(e^ε − e^e)₊/(1 + e^ε): randomised response, the worst (ε, δ) pair.
+    """δ(e) = δ + (1−δ)·(e^ε − e^e)₊/(1 + e^ε): randomized response, the worst (ε, δ) pair.
 
     Theorem 3.2 of Kairouz, Oh & Viswanath (ICML 2015).
     """
@@ -239,7 +239,7 @@ class Composition:
         return max(self._each(lambda total: _delta(total, epsilon), 1.0))
 
     def deltas(self, epsilons: Array) -> tuple[Array, Array]:
-        """δ at each ε ≥ 0, for both orders of the neighbours."""
+        """δ at each ε ≥ 0, for both orders of the neighbors."""
         both = self._each(lambda total: _deltas(total, epsilons), np.ones_like(epsilons))
         return both[0], both[-1]
 
@@ -301,8 +301,8 @@ def _deltas(total: LossSum, epsilons: Array) -> Array:
 
 
 def totals(curves: Sequence[tuple[Curve, int]], step: float) -> list[LossSum]:
-    """The summed losses on multiples of `step`: both orders of the neighbours, or one if they are alike."""
-    parts = [(discretise(curve, step), count) for curve, count in curves]
+    """The summed losses on multiples of `step`: both orders of the neighbors, or one if they are alike."""
+    parts = [(discretize(curve, step), count) for curve, count in curves]
     ways = range(1 if all(curve.symmetric for curve, _ in curves) else 2)
     return [LossSum([(both[way], count) for both, count in parts], step) for way in ways]
 
@@ -314,8 +314,8 @@ def choose_step(curves: Sequence[tuple[Curve, int]], *, per_deviation: float = 2
     return min(max(math.sqrt(mean_square) / per_deviation, _FINEST), _COARSEST)
 
 
-def discretise(curve: Curve, step: float) -> tuple[Losses, Losses]:
-    """The curve as a pessimistic measure on multiples of `step`, for both orders of the neighbours."""
+def discretize(curve: Curve, step: float) -> tuple[Losses, Losses]:
+    """The curve as a pessimistic measure on multiples of `step`, for both orders of the neighbors."""
     ahead = _Side(curve, curve.forward, step)
     back = ahead if curve.symmetric else _Side(curve, curve.backward, step)
     # Both orders have the same δ at ε = 0. Of two upper bounds that differ by a rounding, take the larger.

@@ -214,7 +214,7 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
 def release_on_grid(total: BoundedSum, *, rho: float, account: Account, noise: Noise) -> Released:
     """The sum rounded to a grid, plus an exact discrete Gaussian: no floating-point attack, ρ-zCDP.
 
-    Rounding each of p coordinates moves two neighbouring sums apart by at most cell·√p more, which is in the
+    Rounding each of p coordinates moves two neighboring sums apart by at most cell·√p more, which is in the
     sensitivity used. The noise has a standard deviation of 2²⁰ cells; the cell solves
     cell·2²⁰ = (sensitivity + cell·√p)/√(2ρ). Guarantee: ρ-zCDP by Theorem 14 of Canonne, Kamath & Steinke
     (arXiv:2004.00010v5). For releases of all records; sampled batches have no amplification here.
@@ -271,7 +271,7 @@ def select(
     """The index of the largest score plus noise of this scale (report noisy max).
 
     `exponential` adds Exp(scale) (McKenna & Sheldon 2020), `gumbel` adds Gumbel noise, which is the
-    exponential mechanism. The sign is what makes it private: noise goes *onto* the scores that are maximised.
+    exponential mechanism. The sign is what makes it private: noise goes *onto* the scores that are maximized.
     The sensitivity of scores is that of each of them. Two may move apart by twice as much, or only as far as
     one moves if they are `monotone`: one more record raises none of them, or lowers none. A record replaced
     is one less and one more. `event` must be that of a selection with this scale, or it is refused.
@@ -302,7 +302,7 @@ def perturbed_solution(
     """solve(b) for a Gaussian b that is drawn after the charge (objective perturbation).
 
     Here the noise is inside the problem and the solution is the output; `solve` must return the exact
-    minimiser, or raise without saying anything of the data. One record's gradient is no longer than
+    minimizer, or raise without saying anything of the data. One record's gradient is no longer than
     `lipschitz`: `event` must account for noise of this size on it, under this relation, or it is refused. For
     its log-determinant, which is that of the problem inside of `solve`, the caller vouches.
     """

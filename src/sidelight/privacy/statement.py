@@ -37,13 +37,13 @@ class PrivacyStatement:
         epsilon: what the plan costs at `delta`: at most the budget; 0 if no private record was used, infinity
             if the method is not private.
         delta: the δ at which `epsilon` holds.
-        relation: which datasets are neighbours.
+        relation: which datasets are neighbors.
         method: the name of the method.
         plan: the event that was charged; it bounds everything that was released.
         assumptions: what must be true for the guarantee to hold, and what it leaves out.
         details: the choices that were made and their reasons; public.
         ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
-        unit: what neighbouring datasets differ in: one "record", or all rows of a person, by the name of the
+        unit: what neighboring datasets differ in: one "record", or all rows of a person, by the name of the
             column that names persons.
     """
 

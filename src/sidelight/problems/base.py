@@ -69,7 +69,7 @@ class Guide(Protocol):
         """The gradient of every public record, one per row."""
 
     def mean_loss(self, params: Vector) -> float:
-        """The mean loss, without a regulariser."""
+        """The mean loss, without a regularizer."""
 
 
 class Problem(Protocol):
@@ -296,7 +296,7 @@ class LinearProblem(Problem):
 
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Floats:
         w = floats(params) - step_size * floats(direction)
-        # The regulariser is public and comes after the noise; the implicit step is stable for any λ.
+        # The regularizer is public and comes after the noise; the implicit step is stable for any λ.
         return w / (1 + step_size * self.regularization) if self.regularization else w
 
 

@@ -128,7 +128,7 @@ class NetworkProblem(Problem):
         return None if records is None or not len(records) else HeldOut(self.oracle, records)
 
     def refit(self, params: Vector, lam: float) -> Tensor:
-        """Plain steps from `params`, pulled towards them; chosen as those of a warm start are."""
+        """Plain steps from `params`, pulled toward them; chosen as those of a warm start are."""
         start = tensor(params)
         write(self.oracle.model, start)
         train_well(self.oracle, self._records(), self.warm_up, seed=self.seed, pull=(start, lam))

@@ -46,7 +46,7 @@ def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
 def _alike(audit: Json, card: Card) -> bool:
     """Whether an audit is about the relation and the δ of this model; a replay proves nothing about δ."""
     delta = number(audit.get("delta"))
-    same = audit.get("kind") == "neighbour replay" or (delta is not None and math.isclose(delta, card.delta))
+    same = audit.get("kind") == "neighbor replay" or (delta is not None and math.isclose(delta, card.delta))
     return same and audit.get("relation") == card.relation
 
 
@@ -55,7 +55,7 @@ def audit_row(row: Json) -> Json:
     lower, claimed = number(row.get("lower_bound")), number(row.get("claimed_epsilon"))
     confidence, details, findings = (row.get(key) for key in ("confidence", "details", "findings"))
     sure = number(confidence)
-    proves = lower is not None and row.get("kind") != "neighbour replay"  # a replay proves no ε
+    proves = lower is not None and row.get("kind") != "neighbor replay"  # a replay proves no ε
     return {
         "kind": in_words(row.get("kind")),
         "method": in_words(row.get("method")),

@@ -1,6 +1,6 @@
 """Charts as SVG: axes, lines, markers, and words for those who cannot see them.
 
-Colours are classes (`s0` … `s7`), so that one drawing serves light, dark and print. Every text goes through
+Colors are classes (`s0` … `s7`), so that one drawing serves light, dark and print. Every text goes through
 `Markup.format`, which escapes it. Beside the drawing a chart gives its legend, its numbers as a table, and a
 read-out for the pointer.
 """
@@ -20,14 +20,14 @@ from sidelight.numbers import count, percent, pretty, scientific
 _MOST_POINTS = 400  # of a line; more than a screen can show
 _MOST_ROWS = 60
 _LETTER = 6.1  # width of a letter of a tick label
-COLOURS = 8
+COLORS = 8
 
 
 @dataclass(frozen=True)
 class Series:
     """One line: its name and its points, with a standard error each if there is one.
 
-    look: a number from 0 on, which chooses colour, dashes and marker; "guide" is a quiet dashed line.
+    look: a number from 0 on, which chooses color, dashes and marker; "guide" is a quiet dashed line.
     """
 
     name: str
@@ -201,7 +201,7 @@ def marker(series: Series, a: float, b: float) -> Markup:
 
 
 def _look(series: Series) -> str:
-    return series.look if isinstance(series.look, str) else f"s{series.look % COLOURS}"
+    return series.look if isinstance(series.look, str) else f"s{series.look % COLORS}"
 
 
 def _thinned(series: Series) -> list[tuple[float, float]]:

@@ -13,7 +13,7 @@ from sidelight.report.gain import lower_is_better
 from sidelight.report.row_chart import Mark, Row, formatted, row_figure
 from sidelight.report.words import in_words, label
 
-_LOOKS = {"only_public": 1, "non_private": 7}  # as in every chart; private methods share the first colour
+_LOOKS = {"only_public": 1, "non_private": 7}  # as in every chart; private methods share the first color
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Guarantee:
     kind: Kind
     headline: str
     sentences: tuple[str, ...]
-    neighbours: str
+    neighbors: str
     recomputed: float | None
     not_covered: tuple[str, ...]
 
@@ -81,7 +81,7 @@ def guarantee(card: Card) -> Guarantee:
 
 
 def changed(card: Card) -> str:
-    """In what neighbouring datasets differ."""
+    """In what neighboring datasets differ."""
     what = "one record" if card.unit == "record" else "all rows of one person"
     add = card.relation == "add-or-remove-one"
     return f"{what} added or removed" if add else f"{what} replaced by any other"
@@ -317,7 +317,7 @@ def _single(event: Event) -> str:
             )
         case events.ObjectivePerturbation(mu=mu, log_determinant=c0):
             return (
-                "the exact minimiser of an objective with a random linear term was released: μ = "
+                "the exact minimizer of an objective with a random linear term was released: μ = "
                 f"{pretty(mu)}, and log-determinant at most {pretty(c0)}."
             )
         case events.GaussianSketch(rows=k, growth=w):

@@ -79,7 +79,7 @@ def _read(name: str) -> str:
 
 
 def _css() -> str:
-    """The style sheet; its dark colours are written once and used by the system's wish and by the switch."""
+    """The style sheet; its dark colors are written once and used by the system's wish and by the switch."""
     return _read("report.css").replace("/*dark*/", _read("dark.css"))
 
 

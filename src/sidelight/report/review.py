@@ -89,7 +89,7 @@ def evaluation(card: Card) -> list[Evaluated]:
     return [
         Evaluated("Definition and parameters", _definition(card)),
         Evaluated("Unit of privacy", _unit(card), known),
-        Evaluated("Neighbouring datasets", f"{card.relation}: {changed(card)}"),
+        Evaluated("Neighboring datasets", f"{card.relation}: {changed(card)}"),
         Evaluated(
             "Composition over releases", " ".join(lifetime(card)),
             "answered" if card.statement.get("ledger") else "open",

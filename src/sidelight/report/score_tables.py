@@ -12,7 +12,7 @@ from sidelight.report.words import in_words, label
 from sidelight.scoring import NAMES
 
 WEAK = 100  # rows of a subgroup; of fewer, an accuracy is known to ±10 points at best
-# key of the scores: what it is the score of, and its colour, the same in every report
+# key of the scores: what it is the score of, and its color, the same in every report
 _MODELS = {
     "majority": ("always the most common class", "s7"),
     "always_the_mean": ("always the mean", "s7"),

@@ -1,12 +1,12 @@
 """What an attacker gains at most: the trade-off curve of everything that was charged.
 
 An attacker sees everything that was released, knows every other record, and must tell a dataset D from its
-neighbour D′. If he accuses D′ falsely with probability α, he finds D with probability at most
+neighbor D′. If he accuses D′ falsely with probability α, he finds D with probability at most
 
     power(α) = min over ε ≥ 0 of  e^ε·α + δ_PQ(ε)   and   1 − e^{−ε}(1 − α − δ_QP(ε)),
 
 which is H_{e^ε} of the pair read as a bound on tests (Proposition 2.5 of Dong, Roth & Su, JRSS-B 2022), the
-second form being ε < 0. Both orders of the neighbours are bounded, and the worse one counts. Every ε gives a
+second form being ε < 0. Both orders of the neighbors are bounded, and the worse one counts. Every ε gives a
 bound, so a grid costs tightness only: the answer is never optimistic.
 
 A Rényi certificate (of a filter) says more than its δ(ε): D_a of the *test's outcome*, which is a coin, obeys
@@ -99,14 +99,14 @@ def _from_curve(event: Event, relation: Relation) -> TradeOff:
 
 
 def _tests(alpha: Floats, nodes: Floats, ahead: Floats, back: Floats) -> Floats:
-    """The bound for one order of the neighbours."""
+    """The bound for one order of the neighbors."""
     few = np.exp(nodes)[:, None] * alpha + ahead[:, None]
     many = 1 - np.exp(-nodes)[:, None] * (1 - alpha - back[:, None])
     return np.asarray(np.clip(np.minimum(few.min(axis=0), many.min(axis=0)), alpha, 1.0))
 
 
 def _divergences(event: Event, relation: Relation) -> tuple[Floats, Floats, Floats]:
-    """A grid of ε ≥ 0 from 0 on, and δ there for both orders of the neighbours."""
+    """A grid of ε ≥ 0 from 0 on, and δ there for both orders of the neighbors."""
     kinks = [part.epsilon for part in events.elementary(event) if isinstance(part, events.ApproximateDp)]
     nodes = _grid(lambda e: np.maximum(*accountants.divergences(event, e, relation)), kinks)
     return nodes, *accountants.divergences(event, nodes, relation)

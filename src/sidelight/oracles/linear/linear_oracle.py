@@ -11,7 +11,7 @@ the worst case, and by about √n·1e-16 as a rule.
 How long a contribution is, is known without forming the gradient (`row_lengths`).
 
 Where a slope passes 0 (a record that a start predicts exactly), what is left of it is the rounding of its
-score, and BLAS rounds by a row's place in its block. A clip that normalises would make that a whole
+score, and BLAS rounds by a row's place in its block. A clip that normalizes would make that a whole
 contribution. So for such a clip no length is below that of a slope of `_least_slopes`, the geometric mean of
 its rounding and its size.
 """
@@ -163,7 +163,7 @@ class LinearOracle:
         """Slopes that are √(rounding/size) of their size; None for a clip or a loss that does not need them.
 
         A score is off by at most (p + 64)·UNIT·‖w‖‖x‖ and a slope by `steepness_at_zero` times that, so that
-        normalised by this length the rounding of a slope is at most √(rounding/size) of a contribution.
+        normalized by this length the rounding of a slope is at most √(rounding/size) of a contribution.
         """
         steep = self.loss.steepness_at_zero
         if steep is None or getattr(clip, "flat", False):
@@ -297,7 +297,7 @@ class PublicOracle:
         return np.asarray(self.loss.value(self._X @ self._weights(params), self._y), dtype=np.float64)
 
     def mean_loss(self, params: Vector) -> float:
-        """The mean loss, without a regulariser."""
+        """The mean loss, without a regularizer."""
         return float(self.losses(params).sum() / self._count(None))
 
     def smoothness(self) -> float:

@@ -5,7 +5,7 @@ these rows. It is written out, a block of persons at a time: unlike the gradient
 form for its length. The length is that of the vector which enters the sum, rounded upwards.
 
 Gradients of a person may cancel each other, or the origin. What is left is then the rounding of sums, in
-which the rows of others have a say: they decide where a block ends. A clip that normalises would make it a
+which the rows of others have a say: they decide where a block ends. A clip that normalizes would make it a
 whole contribution, so a length counts what rounding may leave, about 1e-7 of the lengths that went into it,
 and is not below that of the least slopes that the oracle of single rows counts.
 """

@@ -198,7 +198,7 @@ class RowSums:
 
 
 def _fast_value(loss: Loss, z: Array, y: Array) -> Array:
-    """loss.value, with a logistic loss that vectorises in single precision."""
+    """loss.value, with a logistic loss that vectorizes in single precision."""
     if not isinstance(loss, Logistic):
         return loss.value(z, y)
     margin = y * z

@@ -184,7 +184,7 @@ def _examined(trial: ModelTrial) -> Route:
     finally:
         refuse_change(state)
     route = _fastest(trial, alone, wiring, decides=bool(seen.decisions))
-    _neighbours(replace(trial, route=route), route)
+    _neighbors(replace(trial, route=route), route)
     with without_dropout(model):
         if not (seen.draws and _watched(trial, trial.whole, None).draws):
             _same_places(trial)
@@ -315,7 +315,7 @@ def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
     return f"{_RESEEDED}. Draw from it as it is" if seen.reseeded else MIXED
 
 
-def _neighbours(trial: ModelTrial, route: Route) -> None:
+def _neighbors(trial: ModelTrial, route: Route) -> None:
     """In the present mode, from equal random states: change some rows, and look at those in between."""
     whole, far = trial.whole, route.kind == "layers"
     with _mode_of(trial, route):
@@ -338,7 +338,7 @@ def _unmoved(trial: ModelTrial, base: Batch, varied: Iterator[tuple[Tensor, Batc
         except SidelightError:
             raise
         except Exception:
-            continue  # the model refuses such a row, whoever its neighbours are
+            continue  # the model refuses such a row, whoever its neighbors are
         kept = ~changed
         if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
             raise AssumptionError(MIXED)

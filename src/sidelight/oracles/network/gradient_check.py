@@ -48,7 +48,7 @@ __all__ = ["MIXED", "Alone", "each_alone", "no_losses", "right_wiring", "runs_by
 
 MIXED = (
     "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
-    "Normalise each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
+    "Normalize each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
     "of sidelight.deep), and keep no statistics of batches"
 )
 Alone: TypeAlias = list[tuple[float, Gradients]]  # loss and gradient of some rows, each by itself

@@ -148,7 +148,7 @@ def problem(layer: nn.Module) -> str | None:
     tracks = bool(getattr(layer, "track_running_stats", False))
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or not tracks):
         return (
-            "normalises each record by the others of its batch. Replace it, "
+            "normalizes each record by the others of its batch. Replace it, "
             "sidelight.deep.replace_batch_norm(model), or freeze its averages with .eval()"
         )
     if isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.training and tracks:
@@ -238,13 +238,13 @@ def _rms_norm(layer: nn.RMSNorm, x: Tensor) -> list[Use]:
 
 
 def _scale_and_shift(
-    layer: nn.LayerNorm | nn.RMSNorm, normalise: Callable[[Tensor], Tensor], x: Tensor
+    layer: nn.LayerNorm | nn.RMSNorm, normalize: Callable[[Tensor], Tensor], x: Tensor
 ) -> list[Use]:
     """y = weight·x̂ + bias over the last dimensions."""
     weight, bias = layer.weight, getattr(layer, "bias", None)  # None without elementwise_affine
     uses = []
     if weight is not None:
-        uses.append(Use(weight, lambda g, n: _total(normalise(x.to(g.dtype)).mul_(g), n, weight.shape)))
+        uses.append(Use(weight, lambda g, n: _total(normalize(x.to(g.dtype)).mul_(g), n, weight.shape)))
     if bias is not None:
         uses.append(Use(bias, lambda g, n: _total(g, n, bias.shape)))
     return uses
@@ -268,17 +268,17 @@ def _instance_norm(layer: _NormBase, x: Tensor) -> list[Use]:
 def _fixed_norm(layer: _NormBase, x: Tensor) -> list[Use]:
     """With frozen averages (anything else is refused): a fixed scale and shift of each channel."""
 
-    def normalise(work: Tensor) -> Tensor:
+    def normalize(work: Tensor) -> Tensor:
         if layer.running_mean is None or layer.running_var is None:
             raise AssumptionError(f"{type(layer).__name__} has no averages that could be frozen")
         mean, variance = layer.running_mean.to(work.dtype), layer.running_var.to(work.dtype)
         return functional.batch_norm(work, mean, variance, None, None, False, 0.0, layer.eps)
 
-    return _channel_scale(layer, normalise, x)
+    return _channel_scale(layer, normalize, x)
 
 
 def _channel_scale(
-    layer: nn.GroupNorm | _NormBase, normalise: Callable[[Tensor], Tensor], x: Tensor
+    layer: nn.GroupNorm | _NormBase, normalize: Callable[[Tensor], Tensor], x: Tensor
 ) -> list[Use]:
     """y = weight·x̂ + bias, channel by channel."""
     weight = getattr(layer, "weight", None)  # None without affine
@@ -286,7 +286,7 @@ def _channel_scale(
         return []
 
     def weight_piece(grad: Tensor, count: int) -> Piece:
-        return _channel_total(normalise(x.to(grad.dtype)).mul_(grad), count, weight.shape)
+        return _channel_total(normalize(x.to(grad.dtype)).mul_(grad), count, weight.shape)
 
     return [Use(weight, weight_piece), *_channel_bias(layer.bias)]
 

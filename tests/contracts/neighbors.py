@@ -2,7 +2,7 @@
 
 `make_sum` takes a list of records and returns a BoundedSum, or a plain array; `dataset` is such a list, and
 `candidates` are records that may join it or take a place in it. Pick candidates that are as bad as an
-adversary's: long, opposed to the rest, non-finite, wrongly labelled.
+adversary's: long, opposed to the rest, non-finite, wrongly labeled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def value_of(total: Any) -> np.ndarray:
     return np.asarray(total._value if isinstance(total, BoundedSum) else total, dtype=np.float64)
 
 
-def neighbours(dataset: Sequence[Any], candidates: Sequence[Any], relation: str) -> Iterator[Records]:
-    """Every neighbour of the dataset that removes a record, or that uses a candidate."""
+def neighbors(dataset: Sequence[Any], candidates: Sequence[Any], relation: str) -> Iterator[Records]:
+    """Every neighbor of the dataset that removes a record, or that uses a candidate."""
     records = list(dataset)
     for i in range(len(records)):
         if relation == "add-or-remove-one":
@@ -41,11 +41,11 @@ def largest_move(
     *,
     relation: str = "add-or-remove-one",
 ) -> float:
-    """The largest ℓ2 distance from the sum of the dataset to a neighbour's; NaN if one is not finite."""
+    """The largest ℓ2 distance from the sum of the dataset to a neighbor's; NaN if one is not finite."""
     start = value_of(make_sum(list(dataset)))
     moves = [
         np.linalg.norm(value_of(make_sum(other)) - start)
-        for other in neighbours(dataset, candidates, relation)
+        for other in neighbors(dataset, candidates, relation)
     ]
     return float(np.max(moves))  # np.max keeps a NaN
 

@@ -1,4 +1,4 @@
-"""Audits of networks see neighbours that differ in the number of records, in content and in failure.
+"""Audits of networks see neighbors that differ in the number of records, in content and in failure.
 
 The faults planted here are those of a careless oracle: passes of the whole batch, whose number follows from
 the records, and a model that throws one coin a pass.
@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from torch import Tensor, nn  # noqa: E402
 
-from sidelight.audit import AuditResult, on_network, replay_neighbours  # noqa: E402
+from sidelight.audit import AuditResult, on_network, replay_neighbors  # noqa: E402
 from sidelight.audit.networks import Network  # noqa: E402
 from sidelight.audit.tape import FixedBatch  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
@@ -50,7 +50,7 @@ def layer_drop(width: int) -> nn.Module:
 
 def audited(**more: Any) -> AuditResult:
     subject = on_network(dp_sgd(clip_norm=0.1), steps=1, model=layer_drop, **more)
-    return replay_neighbours(subject, seeds=1)
+    return replay_neighbors(subject, seeds=1)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_a_record_that_is_only_filled_with_nan_hides_the_number_of_records(
 def test_the_careless_oracle_passes_with_a_model_without_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is the coin that is caught above."""
     monkeypatch.setattr(NetworkOracle, "clipped_sum", careless(by_number))
-    result = replay_neighbours(on_network(dp_sgd(clip_norm=0.1), steps=1), seeds=1)
+    result = replay_neighbors(on_network(dp_sgd(clip_norm=0.1), steps=1), seeds=1)
     assert result.passed, str(result)
 
 
@@ -159,7 +159,7 @@ def test_an_error_about_a_record_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
         yield list(range(len(kinds)))
 
     monkeypatch.setattr(NetworkOracle, "clipped_sum", careless(loud))
-    result = replay_neighbours(on_network(dp_sgd(clip_norm=0.1), steps=1), seeds=1)
+    result = replay_neighbors(on_network(dp_sgd(clip_norm=0.1), steps=1), seeds=1)
     assert any("ends well" in finding.promise for finding in result.findings), str(result)
 
 
@@ -174,14 +174,14 @@ def test_a_fixed_batch_has_the_record_last_or_not_at_all() -> None:
 # persons with several rows
 
 
-def test_whole_persons_are_neighbours() -> None:
-    result = replay_neighbours(on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=3), seeds=1)
+def test_whole_persons_are_neighbors() -> None:
+    result = replay_neighbors(on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=3), seeds=1)
     assert result.passed and result.details["largest_share"] > 0.5, str(result)
 
 
 def test_training_by_record_that_claims_persons_is_caught() -> None:
     """Twenty rows, each clipped by itself, move a sum by up to twenty times what is claimed."""
     subject = on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=20, protects="record")
-    result = replay_neighbours(subject, seeds=1)
+    result = replay_neighbors(subject, seeds=1)
     assert any(finding.promise == MOVED for finding in result.findings), str(result)
     assert result.details["largest_share"] > 10
