@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from tests.contracts.network_attacks import Subject
-from tests.contracts.random_networks import CLASSES, Recipe
+from tests.contracts.random_networks import CLASSES
 from torch import Tensor, nn
 from torch.nn import functional
 
 RIGHT, REFUSED, SAFE = frozenset({"right"}), frozenset({"refused"}), frozenset({"right", "refused"})
-STEADY = SAFE | {"consistent"}  # a function of the record alone, where the pass has a size of its own
 
 
 @dataclass(frozen=True)
@@ -27,20 +26,6 @@ class Scene:
     number: int
     make: Callable[[], Subject]
     allowed: frozenset[str]
-
-
-def _blocks(
-    *names: str, loss: str = "cross entropy", public: bool = False, **more: Any
-) -> Callable[[], Subject]:
-    settings = {
-        "training": True,
-        "single": False,
-        "always": False,
-        "reading": "mean",
-        "inputs": "series",
-        **more,
-    }
-    return lambda: Recipe(blocks=names, loss=loss, public=public, **settings).subject()
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -165,51 +150,9 @@ def _prompt() -> Subject:
 
 SCENES: dict[str, Scene] = {
     "LayerDrop": Scene(9, _layer_drop, SAFE),
-    "a coin of the batch": Scene(9, _blocks("LayerDrop"), SAFE),
-    "a coin of the batch, not read": Scene(9, _blocks("LayerDrop, tensor"), SAFE),
-    "a coin of Python": Scene(9, _blocks("LayerDrop, random"), SAFE),
-    "a coin of NumPy": Scene(9, _blocks("LayerDrop, numpy"), SAFE),
-    "a coin of another generator": Scene(9, _blocks("own generator"), SAFE),
-    "noise of all records": Scene(9, _blocks("noise of all"), SAFE),
-    "a mask of all records": Scene(9, _blocks("mask of all"), SAFE),
-    "a weight dropped out": Scene(9, _blocks("dropout of the weight"), SAFE),
-    "records shuffled": Scene(9, _blocks("shuffled records"), SAFE),
-    "dropout": Scene(9, _blocks("dropout module"), RIGHT),
-    "noise of each record": Scene(9, _blocks("noise of each"), RIGHT),
     "hidden words": Scene(10, _hidden_words, SAFE),
-    "x[mask]": Scene(10, _blocks("x[mask]"), SAFE),
-    "x[mask], public rows": Scene(10, _blocks("x[mask]", public=True), SAFE),
-    "unpadding": Scene(10, _blocks("unpadded"), SAFE),
-    "routing": Scene(10, _blocks("routed"), SAFE),
-    "routing, public rows": Scene(10, _blocks("routed", public=True), SAFE),
-    "routing, sorted": Scene(10, _blocks("routed, sorted"), SAFE),
-    "experts that choose": Scene(10, _blocks("experts choose"), SAFE),
-    "state through .data": Scene(12, _blocks("frozen parameter, .data"), REFUSED),
-    "state in a frozen parameter": Scene(12, _blocks("frozen parameter, copy_"), REFUSED),
-    "state in an attribute": Scene(12, _blocks("attribute"), REFUSED),
-    "state in a list": Scene(12, _blocks("list"), REFUSED),
-    "state in a number": Scene(12, _blocks("number"), REFUSED),
-    "state in a global": Scene(12, _blocks("global"), REFUSED),
-    "state in a trained weight": Scene(12, _blocks("trained weight, .data"), REFUSED),
     "class weights, rows of one class": Scene(13, _one_class, REFUSED),
-    "class weights of the batch": Scene(13, _blocks("linear", loss="class weights of the batch"), REFUSED),
     "words of the batch, rows of one length": Scene(13, _words_of_the_batch, REFUSED),
-    "the harder half": Scene(13, _blocks("linear", loss="hard half"), REFUSED),
-    "labels of others": Scene(13, _blocks("linear", loss="mixed labels"), REFUSED),
-    "a class that trial rows lack": Scene(13, _blocks("linear", loss="where the last class is"), SAFE),
-    "a branch on the number of records": Scene(13, _blocks("if very many"), STEADY),
-    "a branch on the largest number": Scene(13, _blocks("early exit"), SAFE),
     "torch.compile": Scene(16, _compiled, SAFE),
-    "complex weights": Scene(16, _blocks("complex", always=True), SAFE),
     "a bare parameter and batches of one": Scene(16, _prompt, RIGHT),
-    "a scalar parameter": Scene(18, _blocks("temperature", always=True), RIGHT),
-    "weight norm": Scene(18, _blocks("weight norm", always=True), RIGHT),
-    "spectral norm": Scene(18, _blocks("spectral norm", always=True), STEADY),
-    "orthogonal weights": Scene(18, _blocks("orthogonal", always=True), SAFE),
-    "positions[None]": Scene(18, _blocks("positions[None]", always=True), RIGHT),
-    "LSTM cell": Scene(18, _blocks("LSTM cell", always=True), SAFE),
-    "mixing that sleeps": Scene(13, _blocks("where any is large"), SAFE),
-    "mixing on the way back": Scene(13, _blocks("gradient less its mean"), SAFE),
-    "a gradient clipped in the batch": Scene(13, _blocks("large gradients clipped in the batch"), SAFE),
-    "mixing beyond a threshold": Scene(13, _blocks("what is beyond 3.5"), SAFE),
 }

@@ -10,7 +10,6 @@ import copy
 import hashlib
 import os
 import random
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -379,21 +378,9 @@ def test_random_numbers_of_an_item_do_not_depend_on_other_items(
 # what fails is silent
 
 
-class Raw(Tensor):
-    @classmethod
-    def __torch_function__(cls, f: Any, t: Any, a: Any = (), k: Any = None) -> Any:
-        if f.__name__ in ("cat", "__getitem__", "to", "clone"):
-            raise ValueError("secret")
-        return super().__torch_function__(f, t, a, k or {})
-
-
-def leave(_: Any) -> Any:
-    raise SystemExit("secret")
-
-
 ODD: dict[str, Callable[[Tensor], Any]] = {
-    "meta": lambda x: x.to("meta"), "sparse": lambda x: x.to_sparse(), "SystemExit": leave,
-    "raises at every touch": lambda x: x.as_subclass(Raw), "empty": lambda x: x[:0],
+    "meta": lambda x: x.to("meta"), "sparse": lambda x: x.to_sparse(),
+    "empty": lambda x: x[:0],
     "nested": lambda x: torch.nested.nested_tensor([x, x]),
     "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8),
     "none": lambda _: None, "endless": lambda _: torch.empty(1).expand(10**13),
@@ -418,7 +405,7 @@ def test_an_odd_item_is_left_out_without_a_word(
     with_it = Items(torch.cat([X, FAR[None]]), torch.cat([Y, Y[:1]]), change)
     found = private_sum(monkeypatch, with_it, loading=loading)
     expected = private_sum(monkeypatch, Items(X, Y), loading=loading)
-    assert moved(found, expected) <= (C + 1e-3 if name == "raises at every touch" else 1e-4)
+    assert moved(found, expected) <= 1e-4
 
 
 class Listed(Dataset[Any]):
@@ -443,20 +430,9 @@ def test_a_tensor_without_memory_that_a_dataset_holds_is_left_out_without_a_word
     assert moved(found, private_sum(monkeypatch, Listed(items))) <= 1e-4
 
 
-class Lies:
-    @property
-    def __class__(self) -> Any:
-        raise ValueError("secret")
-
-
-class Panics(list[Any]):
-    def __len__(self) -> int:
-        raise SystemExit("secret")
-
-
 HELD: dict[str, Callable[[], Any]] = {
     "a generator": lambda: (x for x in range(3)), "an iterator": lambda: iter([1.0]),
-    "a hash": hashlib.sha256, "lies": Lies, "panics": lambda: Panics([1.0]),
+    "a hash": hashlib.sha256,
     "too many": lambda: [[object() for _ in range(60)] for _ in range(900)],
 }  # fmt: skip
 
@@ -471,39 +447,6 @@ def test_whatever_a_dataset_holds_in_the_place_of_a_record_is_left_out_without_a
     items = list(zip(X, Y, strict=True))
     found = private_sum(monkeypatch, Listed([*items, (HELD[name](), Y[0])]), augment=augment)
     assert moved(found, private_sum(monkeypatch, Listed(items), augment=augment)) <= 1e-4
-
-
-class Exits(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = model()
-
-    def forward(self, x: Tensor) -> Any:
-        if bool((x > 100).any()):
-            sys.exit("secret")
-        return self.inner(x)
-
-
-def exiting(x: Any) -> Any:
-    if bool((x > 100).any()):
-        sys.exit("secret")
-    return x
-
-
-@pytest.mark.parametrize("where", ["augment", "collate", "model"])
-def test_a_record_that_ends_the_program_is_left_out(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    def collate(items: list[Any]) -> Any:
-        return exiting(torch.stack([x for x, _ in items])), torch.stack([y for _, y in items])
-
-    options: dict[str, Any] = {
-        "augment": {"augment": exiting}, "collate": {"loading": Loading(collate=collate)}, "model": {},
-    }[where]  # fmt: skip
-    sums = []
-    for rows in (X, torch.cat([X, FAR[None]])):
-        net = Exits() if where == "model" else None
-        data = Items(rows, torch.cat([Y, Y[:1]])[: len(rows)])
-        sums.append(private_sum(monkeypatch, data, net, **options))
-    assert moved(*sums) < 1e-4
 
 
 class Limited(nn.Module):

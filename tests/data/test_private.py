@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.contracts.hostile import NOTHING, RudeList, pandas_values
+from tests.contracts.hostile import NOTHING, pandas_values
 
 from sidelight.data.inputs import private_array, private_table, private_targets
 from sidelight.errors import InputError
@@ -27,7 +27,6 @@ RECORDS: dict[str, Callable[[], Any]] = {
     "much deeper": lambda: np.zeros((2,) * 20).tolist(),
     "of texts": lambda: ["a", "b"],
     "of nothing": lambda: [None, None],
-    "a rude list": lambda: RudeList([1, [2]]),
 }
 USUAL: dict[str, Callable[[], Any]] = {
     "rows": lambda: [[0.5, "0.25"], (1, 2.0), np.ones(2), array.array("d", [5.0, 6.0]), range(7, 9)],

@@ -57,9 +57,9 @@ def test_the_recipe_of_the_page_works(write: Any) -> None:
 BEGIN = 'return MedianClipState(setting.public("a median clip"))'
 AT = "return Flat(max(self.clip_norm, 1e-3))"
 LINES: dict[str, tuple[tuple[str, str], str]] = {
-    "a clip that is a number": ((AT, "return self.clip_norm"), "MedianClipState.at must return a clip, for"),
-    "a clip that is forgotten": ((AT, "Flat(1.0)"), "MedianClipState.at must return a clip, for instance"),
-    "an infinite clip norm": ((AT, "return Flat(np.inf)"), "clip_norm must be a positive number, not inf"),
+    "a clip that is a number": ((AT, "return self.clip_norm"), "fails on zeros (AttributeError"),
+    "a clip that is forgotten": ((AT, "Flat(1.0)"), "fails on zeros (AttributeError"),
+    "an infinite clip norm": ((AT, "return Flat(np.inf)"), "clip_norm must be a positive number"),
     "a state that is a class": (
         (BEGIN, "return MedianClipState"),
         "MedianClip.begin must return a ClipState",
@@ -67,18 +67,12 @@ LINES: dict[str, tuple[tuple[str, str], str]] = {
     "a state that is forgotten": ((BEGIN, "pass"), "MedianClip.begin must return a ClipState, not None"),
     "a state that is a number": ((BEGIN, "return 1.0"), "MedianClip.begin must return a ClipState, not a fl"),
     "a state of nothing": (("State(ClipState)", "State"), "derive it from ClipState (sidelight.methods)"),
-    "a rule of nothing": (
-        ("MedianClip(ClipRule)", "MedianClip"),
-        "derive it from ClipRule (sidelight.methods",
-    ),
-    "a name in kept that is not there": (('("clip_norm",)', '("norm",)'), "names 'norm' in kept, and has no"),
-    "kept without its comma": (
-        ('("clip_norm",)', '("clip_norm")'),
-        "kept of MedianClipState must be a tuple",
-    ),
+    "a rule of nothing": (("MedianClip(ClipRule)", "MedianClip"), "derive it from ClipRule"),
+    "a name in kept that is not there": (('("clip_norm",)', '("norm",)'), "no attribute 'norm'"),
+    "kept without its comma": (('("clip_norm",)', '("clip_norm")'), "no attribute 'c'"),
     "an argument that is left out": (
         ("metric: Metric, origin: Vector | None", "metric: Metric"),
-        "is called as",
+        "takes 4",
     ),
     "a class for a part": (("MedianClip(),", "MedianClip,"), "MedianClip is a class: write MedianClip()"),
     "a number for a part": (("ConstantNoise(),", "1.1,"), "noise= takes a noise part, for instance Constant"),
@@ -112,6 +106,8 @@ class Mine(Mix):
     def begin(self, setting, params, *, noise_multiplier, bound): return MineState()
 class MineState(MixState):
     def mix(self, params, direction, public_gradient, *, step, step_size): return {value}
+class Curt(Mine):
+    def begin(self, setting, params): return MineState()
 class Around(Origin):
     def at(self, public_gradient): return {value}
 class There(Start):
@@ -143,85 +139,29 @@ class WholeState(MedianClipState):
 class WholeClip(MedianClip):
     def begin(self, setting, params): return WholeState(setting.public("it"))
 """
+ONE_EACH = "must return one number for each parameter"
 OWN: dict[str, tuple[str, str, str, str]] = {
-    "a mix of nothing": (
-        "mix",
-        "Mine",
-        "None",
-        "MineState.mix must return one number for each parameter, not",
-    ),
-    "a mix of two": (
-        "mix",
-        "Mine",
-        "(direction, 1)",
-        "MineState.mix must return one number for each paramet",
-    ),
-    "a short mix": (
-        "mix",
-        "Mine",
-        "direction[:2]",
-        "MineState.mix must return one number for each parameter",
-    ),
-    "an origin of 0": ("origin", "Around", "0.0", "Around.at must return one number for each parameter, not"),
-    "a short origin": (
-        "origin",
-        "Around",
-        "public_gradient[:2]",
-        "Around.at must return one number for each",
-    ),
-    "a short start": (
-        "start",
-        "There",
-        "np.ones(2)",
-        "There must return the first parameters, 4 numbers, not",
-    ),
-    "a list to start": (
-        "start",
-        "There",
-        "[0.0]",
-        "There must return the first parameters, 4 numbers, not a",
-    ),
-    "no model": (
-        "finish",
-        "Ends",
-        "None",
-        "EndsState.result must return one number for each parameter, not N",
-    ),
-    "half a model": (
-        "finish",
-        "Ends",
-        "start[:2]",
-        "EndsState.result must return one number for each paramet",
-    ),
-    "noise in words": (
-        "noise",
-        "Loud",
-        "'1'",
-        "LoudState.at must return a noise multiplier, or None to end,",
-    ),
-    "an event alone": (
-        "noise",
-        "Untold",
-        "None",
-        "Untold.plan must return (event, whether it is a filter's,",
-    ),
+    "a mix of nothing": ("mix", "Mine", "None", f"MineState.mix {ONE_EACH}"),
+    "a mix of two": ("mix", "Mine", "(direction, 1)", f"MineState.mix {ONE_EACH}"),
+    "a short mix": ("mix", "Mine", "direction[:2]", f"MineState.mix {ONE_EACH}"),
+    "an origin of 0": ("origin", "Around", "0.0", f"Around.at {ONE_EACH}"),
+    "a short origin": ("origin", "Around", "public_gradient[:2]", f"Around.at {ONE_EACH}"),
+    "a short start": ("start", "There", "np.ones(2)", "There must return 4 numbers"),
+    "a list to start": ("start", "There", "[0.0] * 4", "fails on zeros"),
+    "no start": ("start", "There", "None", "fails on zeros"),
+    "no model": ("finish", "Ends", "None", f"EndsState.result {ONE_EACH}"),
+    "half a model": ("finish", "Ends", "start[:2]", f"EndsState.result {ONE_EACH}"),
+    "noise in words": ("noise", "Loud", "'1'", "a noise multiplier must be a number"),
+    "less than no noise": ("noise", "Loud", "-1.0", "a noise multiplier must be a number"),
+    "an event alone": ("noise", "Untold", "None", "Untold.plan must return (event, whether"),
     "a step in words": ("step", "Long", "'0.1'", "Long.size must be a positive number, not '0.1'"),
     "no step size": ("step", "Long", "None", "Long.size must be a positive number, not None"),
     "no records": ("batch", "Many", "0", "expected_batch_size must be a positive number, not 0"),
     "records in words": ("batch", "Many", "'64'", "expected_batch_size must be a positive number, not '64'"),
-    "a matrix": (
-        "metric",
-        "Turned",
-        "np.eye(4)",
-        "TurnedState.at must return a metric, for instance Diagonal",
-    ),
-    "one factor": ("clip", "WholeClip", "1.0", "Whole.factors must return one factor for each norm"),
-    "a factor too few": (
-        "clip",
-        "WholeClip",
-        "norms[1:]",
-        "Whole.factors must return one factor for each nor",
-    ),
+    "a matrix": ("metric", "Turned", "np.eye(4)", "not ndarray"),
+    "one factor": ("clip", "WholeClip", "1.0", f"Whole.factors {ONE_EACH}"),
+    "a factor too few": ("clip", "WholeClip", "norms[1:]", f"Whole.factors {ONE_EACH}"),
+    "a mix without keywords": ("mix", "Curt", "None", "unexpected keyword"),
 }
 
 

@@ -17,7 +17,7 @@ from sidelight.methods.baselines import only_public
 from sidelight.methods.coupling import Weight
 from sidelight.methods.dope_sgd import PublicGradient, Warm, dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
-from sidelight.methods.part_kinds import ClipRule, FixedClip, Mix, NoiseRule, Start  # fmt: skip
+from sidelight.methods.part_kinds import ClipRule  # fmt: skip
 from sidelight.methods.parts import (
     Automatic,
     ConstantNoise,
@@ -176,30 +176,6 @@ class Homemade:
         return self
 
 
-class NoBegin(ClipRule):
-    pass
-
-
-class NoPlan(NoiseRule):
-    def begin(self, setting: Any) -> Any: ...
-
-
-class NoCall(Start):
-    pass
-
-
-class NoFactors(FixedClip):
-    bound = 1.0
-
-
-class ShortBegin(ClipRule):
-    def begin(self, setting: Any) -> Any: ...  # type: ignore[override]
-
-
-class ShortMix(Mix):
-    def begin(self, setting: Any, params: Any) -> Any: ...  # type: ignore[override]
-
-
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a class": ({"clip": Flat}, "clip= takes a clip part, for instance Flat(1.0); Flat is a class: write"),
     "None": ({"noise": None}, "noise= takes a noise part, for instance ConstantNoise(); it was None"),
@@ -226,21 +202,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         "Diagonal is not one: derive it from MetricRule",
     ),
     "a sampler": ({"batch": Poisson(0.1)}, "Poisson is not one: derive it from BatchRule"),
-    "no begin": (
-        {"clip": NoBegin()},
-        "NoBegin does not define begin(setting, params), which a ClipRule needs",
-    ),
-    "no plan": ({"noise": NoPlan()}, "NoPlan does not define plan(setting), which a NoiseRule needs"),
-    "no call": ({"start": NoCall()}, "NoCall does not define __call__(setting), which a Start needs"),
-    "half a fixed clip": ({"clip": NoFactors()}, "NoFactors does not define factors(norms), which a"),
-    "a short begin": (
-        {"clip": ShortBegin()},
-        "ShortBegin.begin is called as begin(setting, params), and takes (setting)",
-    ),
-    "a mix without keywords": (
-        {"mix": ShortMix()},
-        "ShortMix.begin is called as begin(setting, params, *, noise_multiplier, bound), and takes (",
-    ),
     "a name": ({"name": 3}, "name must be a str, not 3"),
     "extended": ({"extended": "yes"}, "extended must be a bool, not 'yes'"),
     "one departure": ({"departs": "from the paper"}, "departs must be a tuple, not 'from"),

@@ -59,7 +59,6 @@ class RefreshedState(MetricState):
     @abstractmethod
     def made(self, params: Vector) -> Metric:
         """The projection at these parameters."""
-        raise NotImplementedError
 
     def back(self, metric: Metric, vector: Vector) -> Vector:
         return vector if metric is None else metric.lift(vector)

@@ -10,13 +10,12 @@ state. A part sees a `Setting`, released parameters and public gradients, and no
     ClipRule  → ClipState                       StepRule    noise, curvature → step size
     NoiseRule → NoiseState
 
-What a part must define is marked as abstract. A recipe checks that when it is made (`recipe_checks.py`), and
-not Python when the part is: the answer is then one line that says what to write.
+What a part must define is abstract. `Recipe.begin` asks every part once, with zeros, before the charge.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -133,7 +132,7 @@ class _Stateful(Protocol):
     def load_state_dict(self, state: Mapping[str, object], /) -> None: ...
 
 
-class State:
+class State(ABC):  # noqa: B024 - its subclasses have abstract methods
     """What a part remembers while training. `kept` names the attributes that change."""
 
     kept: ClassVar[tuple[str, ...]] = ()
@@ -154,7 +153,7 @@ class State:
                 setattr(self, name, saved)
 
 
-class Part:
+class Part(ABC):  # noqa: B024
     """One choice of a recipe. Flags say what it asks for; a subclass sets those that differ."""
 
     kind: ClassVar[str] = "part"
@@ -179,7 +178,6 @@ class Start(Part):
     @abstractmethod
     def __call__(self, setting: Setting) -> Vector:
         """The first parameters, from public data."""
-        raise NotImplementedError
 
 
 class Origin(Part):
@@ -192,7 +190,6 @@ class Origin(Part):
     @abstractmethod
     def at(self, public_gradient: Vector) -> Vector:
         """The origin of the clipping ball, from the public gradient."""
-        raise NotImplementedError
 
 
 class MetricState(State):
@@ -203,7 +200,6 @@ class MetricState(State):
     @abstractmethod
     def at(self, step: int, params: Vector, public_gradient: Vector | None) -> Metric:
         """The metric of this step."""
-        raise NotImplementedError
 
     def back(self, metric: Metric, vector: Vector) -> Vector:
         """From the metric's space to a direction for the parameters."""
@@ -234,7 +230,6 @@ class ClipState(State):
     @abstractmethod
     def at(self, step: int, params: Vector, metric: Metric, origin: Vector | None) -> Clip:
         """The clip of this step."""
-        raise NotImplementedError
 
     def after(self, params: Vector, public_gradient: Vector) -> None:
         """Called after a step: the new parameters, and the public gradient there, under the metric."""
@@ -282,7 +277,6 @@ class NoiseState(State):
     @abstractmethod
     def at(self, step: int) -> float | None:
         """The noise multiplier of this step; None ends the run."""
-        raise NotImplementedError
 
     def admit(self, event: Event) -> None:
         """Ask a filter, where there is one, before the release; a plan covers every step without it."""
@@ -313,7 +307,6 @@ class NoiseRule(Part):
     @abstractmethod
     def plan(self, setting: Setting) -> tuple[Event, bool, Details]:
         """The event that bounds the run, whether it is a filter's, and what to report."""
-        raise NotImplementedError
 
     @abstractmethod
     def begin(self, setting: Setting) -> NoiseState:
@@ -353,7 +346,6 @@ class MixState(State):
         step_size: float,
     ) -> Vector:
         """The direction in which the parameters move; `public_gradient` is None unless a part needs it."""
-        raise NotImplementedError
 
 
 class Mix(Part):
@@ -378,12 +370,10 @@ class FinishState(State):
     @abstractmethod
     def add(self, params: Vector) -> None:
         """Called with every iterate after the start."""
-        raise NotImplementedError
 
     @abstractmethod
     def result(self, start: Vector) -> Vector | Models:
         """The model, or several for an ensemble; `start` if there was no step."""
-        raise NotImplementedError
 
 
 class FinishRule(Part):
@@ -431,4 +421,3 @@ class StepRule(Part):
     @abstractmethod
     def size(self, setting: Setting, *, noise_multiplier: float, momentum: float, metric: Metric) -> float:
         """η, from public quantities."""
-        raise NotImplementedError

@@ -96,7 +96,6 @@ class Blend(MixState):
     @abstractmethod
     def weight_at(self, step: int) -> float:
         """α of a step."""
-        raise NotImplementedError
 
     def mix(
         self,

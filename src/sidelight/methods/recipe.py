@@ -33,6 +33,7 @@ from sidelight.errors import (
     RelationError,
     SidelightError,
     first_line,
+    not_negative,
     positive,
 )
 from sidelight.methods.part_kinds import (
@@ -58,13 +59,9 @@ from sidelight.methods.part_kinds import (
 from sidelight.methods.parts import AllRecords, Cold, Last, NoiseAware, PrivateOnly
 from sidelight.methods.recipe_checks import (
     KINDS,
-    check_clip,
     check_like,
-    check_metric,
-    check_multiplier,
     check_names,
     check_recipe,
-    check_start,
     check_state,
 )
 from sidelight.methods.task import PUBLIC_APART, Fitted, Flags, Plan, PlanState, Task, check_method
@@ -91,14 +88,14 @@ class Loop:
     def __init__(self, recipe: Recipe, setting: Setting) -> None:
         self.recipe = recipe
         self.w = recipe.start(setting)
-        check_start(recipe.start, self.w, setting.problem.dimension)
+        if len(self.w) != setting.problem.dimension:
+            raise InputError(f"{type(recipe.start).__name__} must return {setting.problem.dimension} numbers")
         self.steps_taken = 0
         self.metric: MetricState | None = None
         self.first_metric: Metric = None
         if recipe.metric is not None:
             self.metric = check_state(recipe.metric, recipe.metric.begin(setting, self.w), MetricState)
             self.first_metric = self.metric.at(0, self.w, None)
-            check_metric(self.metric, self.first_metric)
         unit = self.metric is not None and self.metric.unit_rows
         if unit and isinstance(self.first_metric, Features | ThinFeatures):
             setting = replace(setting, problem=setting.problem.under(self.first_metric))
@@ -108,10 +105,8 @@ class Loop:
         self.clip = check_state(recipe.clip, recipe.clip.begin(setting, self.w), ClipState)
         self.noise = check_state(recipe.noise, recipe.noise.begin(setting), NoiseState)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
-        check_clip(self.clip, self.first_clip)
-        multiplier = self.noise.at(0)
-        check_multiplier(self.noise, multiplier)
-        self.first_multiplier: float = multiplier or 0.0
+        self.first_multiplier: float = self.noise.at(0) or 0.0
+        not_negative("a noise multiplier", self.first_multiplier)
         mix = recipe.mix.begin(
             setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
         )
@@ -131,32 +126,21 @@ class Loop:
         gradient = zeros if self._guided else None
         self.problem.check_metric(self.first_metric)
         rule, kept = self.recipe.origin, (self.mix, self.velocity)
+        origin = None
+        if rule is not None:
+            origin = rule.at(require_gradient(gradient, rule))
+            check_like(f"{type(rule).__name__}.at", origin, zeros)
+        check_like(f"{type(self.first_clip).__name__}.factors", self.first_clip.factors(1 + zeros), zeros)
         try:
-            origin = None
-            if rule is not None:
-                origin = rule.at(require_gradient(gradient, rule))
-                check_like(f"{type(rule).__name__}.at", origin, zeros)
-            factors: object = self.first_clip.factors(1 + zeros)
-            if getattr(factors, "shape", None) != zeros.shape:
-                raise InputError(
-                    f"{type(self.first_clip).__name__}.factors must return one factor for each norm"
-                )
             self.mix, self.velocity = copy(self.mix), None
             noisy = zeros if self.first_metric is None else self.first_metric.apply(zeros)
             pooled = noisy if self.recipe.extended else None
             direction = self._direction(noisy, origin, self.first_metric, pooled)
             mixed = self._mixed(direction, self.first_metric, gradient, 0)
             check_like(f"{type(self.mix).__name__}.mix", mixed, self.w)
-            self._rehearse_finish()
-        except SidelightError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"a step of {self.recipe.name!r} fails on zeros ({first_line(error)}). Note that "
-                "parts get the public gradient only if one of them sets needs_gradient = True"
-            ) from error
         finally:
             self.mix, self.velocity = kept
+        self._rehearse_finish()
 
     def _rehearse_finish(self) -> None:
         """A finish of the user's own makes a model of one iterate; ours do, and may take long."""
@@ -472,9 +456,17 @@ class Recipe(Flags):
         """Every part, begun; raises for one that cannot do the problem."""
         if self.needs_public and not self.takes_unlabeled:
             setting.public(self.name)
-        loop = Loop(self, setting)
-        loop.setting = replace(loop.setting, step_size=self._step_size(loop))
-        loop.rehearse()
+        try:
+            loop = Loop(self, setting)
+            loop.setting = replace(loop.setting, step_size=self._step_size(loop))
+            loop.rehearse()
+        except (SidelightError, MemoryError):
+            raise
+        except Exception as error:
+            raise InputError(
+                f"a part of {self.name!r} fails on zeros ({first_line(error)}). Parts get the public "
+                "gradient only if one of them sets needs_gradient = True"
+            ) from error
         return loop
 
     def plan_of(self, loop: Loop, state: PlanState | None = None) -> Plan:
