@@ -16,7 +16,12 @@ from sidelight.cli import main
 class Outcome:
     code: int
     out: str
-    err: str
+    folded: str  # stderr as it was printed
+
+    @property
+    def err(self) -> str:
+        """What was printed on stderr, without the folds of its lines."""
+        return self.folded.replace("\n  ", " ")
 
     @property
     def words(self) -> str:
@@ -28,10 +33,11 @@ class Outcome:
         return json.loads(self.out, parse_constant=_no_constants)
 
     def is_one_line_error(self, code: int, *words: str) -> None:
-        """Nothing on stdout, one line on stderr with these words, and this exit code."""
+        """Nothing on stdout, one message of 80 columns on stderr with these words, and this exit code."""
         assert self.code == code, self.err
         assert self.out == ""
         assert self.err.count("\n") == 1 and self.err.endswith("\n"), self.err
+        assert [line for line in self.folded.splitlines() if len(line) > 80 and " " in line.strip()] == []
         assert "Traceback" not in self.err
         for word in words:
             assert word in self.err, self.err

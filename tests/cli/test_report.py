@@ -175,4 +175,4 @@ def test_audits_are_kept_in_the_card(run: Run, model: Path, tmp_path: Path) -> N
     for text in ("[]", "{", '{"results": [1]}', '{"results": 3}'):
         audits.write_text(text)
         run("report", model, "--audits", audits).is_one_line_error(2, "sidelight audit --out")
-    run("report", model, "--audits", tmp_path / "none").is_one_line_error(2, "sidelight audit --out")
+    run("report", model, "--audits", tmp_path / "none").is_one_line_error(2, "none does not exist")

@@ -214,7 +214,7 @@ def wrong_in(entry: object, schema: Any, path: str = "") -> list[str]:
 
 
 def test_an_entry_is_as_the_registry_has_them() -> None:
-    facts = {**GOOD, "region": "Malta", "sector": "Health", "operator": "us", "public_source": "reports"}
+    facts = {**GOOD, "region": "Malta", "sector": "Healthcare", "operator": "us", "public_source": "reports"}
     full = registry_entry(replace(full_card(), facts=facts))
     assert wrong_in(full, REGISTRY) == []
     assert full["deployment"]["basic"]["data_curators"] == ["A hospital"]
@@ -228,11 +228,14 @@ def test_an_entry_means_what_the_registry_means() -> None:
     one = replace(full_card(), data=data, facts={"records_per_person": 5, "collection": "admissions"})
     found = registry_entry(one)["deployment"]
     loss = found["privacy_loss"]
-    assert loss["privacy_unit"] == "person" and "has at most 5" in loss["privacy_unit_details"]
+    assert loss["privacy_unit"] == "person" and "at most 5" in loss["privacy_unit_details"]
     assert loss["privacy_parameters"]["epsilon"] == pytest.approx(several(one, 5)[0], rel=1e-3)
     assert registry_entry(full_card())["deployment"]["privacy_loss"]["privacy_unit"] == "record"
     assert "the columns age, town" in found["dp_variant"]["data_domain"]
     assert "number of private records" in found["dp_variant"]["unprotected_quantities"]
+    assert "do not depend" not in found["dp_variant"]["unprotected_quantities"]  # that is no quantity
+    strange = replace(one, facts={"sector": "Elsewhere"})
+    assert "data_product_sector" not in registry_entry(strange)["deployment"]["basic"]
     assert "admissions" not in json.dumps(found)  # how records were collected is no data domain
 
 

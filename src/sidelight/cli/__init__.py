@@ -4,7 +4,7 @@ Exit codes, for scripts:
 
     0    done
     1    anything else went wrong
-    2    bad usage or bad input; one line on stderr says what was expected
+    2    bad usage or bad input; a sentence on stderr says what was expected
     3    refused: it would exceed a privacy budget
     4    the ledger cannot be opened, written or trusted
     130  interrupted (Ctrl-C)
@@ -184,10 +184,16 @@ def exit_code(error: SidelightError) -> int:
 
 
 def _fail(message: str, code: int, *, context: click.Context | None = None) -> int:
-    """One line on stderr: which command, and what was expected."""
+    """One sentence on stderr: which command, and what was expected."""
     path = context.command_path if context is not None else "sidelight"
-    click.echo(f"{path}: {' '.join(message.split())}", err=True)
+    _say(f"{path}: {message}")
     return code
+
+
+def _say(message: str) -> None:
+    from sidelight.cli.terminal import fold
+
+    click.echo(fold(message), err=True)
 
 
 def _usage(error: click.ClickException) -> str:
@@ -219,7 +225,7 @@ _OURS = (PrivacyWarning, NotPrivateWarning, RecordsWarning)
 
 
 def _show_warnings_as_lines() -> None:
-    """Our own warnings become one line each; those of other packages are no business of this user."""
+    """Our own warnings become one sentence each; those of other packages are no business of this user."""
 
     def show(
         message: Warning | str,
@@ -230,7 +236,7 @@ def _show_warnings_as_lines() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, _OURS):
-            click.echo(f"warning: {' '.join(str(message).split())}", err=True)
+            _say(f"warning: {message}")
 
     for category in _OURS:
         warnings.simplefilter("always", category)

@@ -211,5 +211,5 @@ def _verdict(results: list[AuditResult]) -> int:
     refuted = list(dict.fromkeys(one.method for one in results if not one.passed))
     if not refuted:
         return 0
-    click.echo(f"sidelight audit: refuted: {'; '.join(refuted)}", err=True)
+    click.echo(terminal.fold(f"sidelight audit: refuted: {'; '.join(refuted)}"), err=True)
     return REFUTED

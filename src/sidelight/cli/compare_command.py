@@ -233,6 +233,8 @@ def _facts(method: Json) -> str:
 
 
 def _print_one(screen: Console, method: Json) -> None:
+    from rich.markup import escape
+
     facts = terminal.table("", "")
     facts.show_header = False
     lines = {
@@ -248,8 +250,7 @@ def _print_one(screen: Console, method: Json) -> None:
         "assumes": method.get("assumes", ""),
         "departs": method.get("departs", ""),
     }
-    screen.print(f"[bold]{method['name']}[/]", end=" ")
-    screen.print(method["summary"], markup=False)
+    screen.print(f"[bold]{method['name']}[/] {escape(method['summary'])}")
     for title, text in lines.items():
         if text:
             terminal.add_row(facts, title, text)

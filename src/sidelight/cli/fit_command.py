@@ -265,7 +265,8 @@ def _say_what_was_spent(progress: FitProgress, ledger: Path | None, runs: int) -
     else:
         spent = progress.may_have_spent
         outcome = "what it planned to spend counts as spent" if spent else "nothing was spent"
-    click.echo(f"sidelight fit: interrupted; {outcome}, and nothing was written", err=True)
+    message = f"sidelight fit: interrupted; {outcome}, and nothing was written"
+    click.echo(terminal.fold(message), err=True)
 
 
 def _as_data(model: TableModel, out: Path) -> Json:

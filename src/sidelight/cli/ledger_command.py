@@ -110,15 +110,21 @@ def init(
             name, relation=relation, epsilon=epsilon, delta=delta, fingerprint=fingerprint, any_size=any_size
         )
     what = "is already" if known else "is now"
-    click.echo(f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}")
+    click.echo(
+        terminal.fold(
+            f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}"
+        )
+    )
     share = (1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2
     right = (
         f"is right in at most {percent_up(share)}" if share < 0.999 else "may be right in over 99.9\u202f%"
     )
     asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
     click.echo(
-        f"once all of it is spent, an attacker who knows every other record, starts at 50 : 50 and\n"
-        f"guesses {asked} was used {right} of cases"
+        terminal.fold(
+            "once all of it is spent, an attacker who knows every other record, starts at 50 : 50 and "
+            f"guesses {asked} was used {right} of cases"
+        )
     )
     warn_of_epsilon(epsilon)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,15 @@ def _words(value: object) -> object:
     if isinstance(value, float) and math.isinf(value):
         return "infinity" if value > 0 else "-infinity"
     return value
+
+
+def fold(text: str) -> str:
+    """Text in lines of at most 80 columns; a word, such as a path, stays whole."""
+    words = " ".join(text.split())
+    lines = textwrap.wrap(
+        words, subsequent_indent="  ", width=80, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines)
 
 
 def console() -> Console:

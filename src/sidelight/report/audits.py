@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sidelight.arrays import Json
 from sidelight.errors import InputError
+from sidelight.files import missing
 from sidelight.numbers import down, percent, pretty, up
 from sidelight.report.card import Card, number
 from sidelight.report.words import in_words
@@ -22,9 +23,11 @@ def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
     if path is None:
         return card
     file = Path(path)
+    if not file.exists():
+        raise InputError(missing(file))
+    if not file.is_file() or file.stat().st_size > _MOST_AUDITS:
+        raise InputError(f"{file} is not what `sidelight audit --out` wrote")
     try:
-        if not file.is_file() or file.stat().st_size > _MOST_AUDITS:
-            raise InputError(f"{file} is not what `sidelight audit --out` wrote")
         found = json.loads(file.read_bytes().decode("utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
@@ -33,12 +36,14 @@ def with_audits(card: Card, path: str | os.PathLike[str] | None) -> Card:
     results = found.get("results") if isinstance(found, dict) else None
     if not isinstance(results, list) or not all(isinstance(one, dict) and "passed" in one for one in results):
         raise InputError(f"{file} is not what `sidelight audit --out` wrote: it has no results")
-    mine = {card.method, str(card.statement["details"].get("chosen") or card.method)}
+    chosen = str(card.statement["details"].get("chosen") or card.method)
+    mine = {card.method, chosen}
     kept = [one for one in results if str(one.get("method")).partition(",")[0] in mine and _alike(one, card)]
     if not kept:
         raise InputError(
-            f"{file} holds no audit of {' or '.join(sorted(mine))}, by which this model was made, under "
-            f"{card.relation} at delta {card.delta:g}"
+            f"{file} holds no audit of {' or '.join(sorted(mine))}, by which this model was made, with its "
+            f"relation and delta. Try: sidelight audit {chosen} --relation {card.relation} "
+            f"--delta {card.delta:g} --out {file}"
         )
     return replace(card, audits=kept)
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidelight.arrays import Json
-from sidelight.numbers import count, down, percent_up, up
+from sidelight.numbers import count, down, up
 from sidelight.report.card import Card, number
 from sidelight.report.facts import FACTS, said_of, undeclared
 from sidelight.report.gain import gain_over_public
-from sidelight.report.guarantee import Kind, alarms, composed, protected, uses_public
+from sidelight.report.guarantee import EVEN, Kind, alarms, composed, protected, right_in, uses_public
 from sidelight.report.tradeoff import right_at_most
 
 _WHO = ("purpose", "controller", "operator", "legal_basis", "data_subjects", "recipients")
@@ -92,10 +92,14 @@ def lifetime(card: Card) -> list[str]:
 def _whole_budget(card: Card, budget: float, delta: float) -> str:
     who = protected(card)
     epsilon, failing = composed(budget, delta, who.records)
-    whole = "" if who.records == 1 else f" (ε = {up(epsilon)} per person)"
+    if failing >= 1:
+        return (
+            f"All of it is a promise per record only: for a person with {count(who.records)} records group "
+            "privacy leaves no bound. Train per person, or register a smaller budget."
+        )
+    whole = "" if who.records == 1 else f" (per person ε = {up(epsilon)} at δ = {up(failing, 3)})"
     return (
-        f"Once all of it is spent{whole}, an attacker at 50 : 50 is right in at most "
-        f"{percent_up(right_at_most(epsilon, failing))} of cases."
+        f"Once all of it is spent{whole}, an attacker at {EVEN} {right_in(right_at_most(epsilon, failing))}."
     )
 
 

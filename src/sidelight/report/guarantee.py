@@ -121,6 +121,16 @@ def right_guesses(card: Card, who: Protected) -> float | None:
     return right_at_most(who.epsilon, who.delta) if mu is None else float(ndtr(who.records * mu / 2))
 
 
+EVEN = "50\u00a0:\u00a050"
+
+
+def right_in(share: float) -> str:
+    """How often an attacker is right; a bound that rounds to 100 % is none."""
+    if share > 0.999:  # which rounds to 100 %
+        return "may guess right every time"
+    return f"guesses right in at most {percent_up(share)} of cases"
+
+
 def people(card: Card, delta: float) -> tuple[int, float] | None:
     """n, and n·δ: how many of them the exception may befall on average; None if n is not known."""
     n = number(card.data.get("private_records", card.statement["details"].get("private_records")))
@@ -145,7 +155,7 @@ def alarms(card: Card) -> list[str]:
     who, kind = protected(card), _kind(card, cost_of(card, card.plan))
     if kind == "private" and float(f"{who.epsilon:.2g}") >= WEAK_EPSILON:
         right = right_guesses(card, who)
-        share = "" if right is None else f": an attacker may be right in {percent_up(right)} of all cases"
+        share = "" if right is None else f": an attacker {right_in(right)}"
         lines.append(f"ε = {up(who.epsilon)} per {who.whose} protects little{share}.")
     found = people(card, who.delta)
     if kind == "private" and found is not None and found[1] >= 1:
@@ -237,8 +247,7 @@ def _attacker(card: Card, who: Protected) -> str:
         return "What that leaves to an attacker is not known: no accountant gives a curve for these events."
     return (
         "An attacker who knows everybody else's records and holds the model, and to whom both cases are "
-        f"equally likely beforehand (50 : 50), guesses right in at most {percent_up(right)} of cases; "
-        "without the model in 50 %."
+        f"equally likely beforehand ({EVEN}), {right_in(right)}; without the model in 50\u202f%."
     )
 
 

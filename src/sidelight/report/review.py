@@ -22,7 +22,7 @@ from sidelight.report.decision import lifetime, vouched
 from sidelight.report.facts import FACTS, said_of
 from sidelight.report.figures import charged
 from sidelight.report.gain import gain_over_public
-from sidelight.report.guarantee import changed, protected, uses_public
+from sidelight.report.guarantee import Protected, changed, protected, uses_public
 from sidelight.report.score_tables import group_table
 
 _DELTAS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-10)
@@ -218,7 +218,7 @@ def registry_entry(card: Card) -> Json:
             "intended_use": facts.get("intended_use") or facts.get("purpose"),
             "data_product_type": "Machine learning model",
             "data_product_region": facts.get("region"),
-            "data_product_sector": facts.get("sector"),
+            "data_product_sector": facts.get("sector") if facts.get("sector") in SECTORS else None,
             "description": facts.get("purpose"),
             "publication_date": card.created[:10],
         },
@@ -229,15 +229,15 @@ def registry_entry(card: Card) -> Json:
         },
         "privacy_loss": {
             "privacy_unit": "person" if who.whose == "person" else "record",
-            "privacy_unit_details": f"{card.relation}: {changed(card)}. {_unit(card)}",
+            "privacy_unit_details": _adjacent(card, who),
             "privacy_parameters": {
                 name: rounded(value, 4, ROUND_CEILING)
                 for name, value in (("epsilon", who.epsilon), ("delta", who.delta))
             },
-            "privacy_parameters_details": _definition(card),
+            "privacy_parameters_details": _parameters(card, who),
         },
         "deployment_model": {
-            "model_name": "Central",
+            "model_name": "Federated" if " clients" in _in_the_clear(card) else "Central",
             "actors": _trust(card),
             "release_type": "One release",
             "release_type_details": " ".join(lifetime(card)),
@@ -257,6 +257,24 @@ def registry_entry(card: Card) -> Json:
     return {"url_slug": _slug(card.title), "status": "Draft", "tier": 3, "deployment": _filled(entry)}
 
 
+_IN_THE_CLEAR = (" is public", " are public")
+SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
+
+
+def _adjacent(card: Card, who: Protected) -> str:
+    """What adjacent datasets are, for the parameters of the entry."""
+    if who.records == 1:
+        return f"Adjacent datasets: {changed(card)} ({card.relation})"
+    one = "added or removed" if card.relation == "add-or-remove-one" else "replaced by any others"
+    return f"Adjacent datasets: all records of one person, of whom there are at most {who.records}, {one}"
+
+
+def _parameters(card: Card, who: Protected) -> str:
+    if who.records == 1:
+        return _definition(card)
+    return f"One record: {_definition(card)}. Composed over {who.records} records of one person"
+
+
 def _domain(card: Card) -> str | None:
     columns = card.data.get("columns")
     if not isinstance(columns, list):
@@ -267,7 +285,7 @@ def _domain(card: Card) -> str | None:
 def _in_the_clear(card: Card) -> str:
     """What the model and its report show of the private records without noise."""
     return (
-        "; ".join(str(line) for line in card.statement["assumptions"] if " public" in str(line))
+        "; ".join(str(line) for line in card.statement["assumptions"] if str(line).endswith(_IN_THE_CLEAR))
         or "none known"
     )
 

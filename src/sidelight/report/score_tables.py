@@ -212,7 +212,8 @@ def _measures(scores: Json) -> list[str]:
     table = measure_table(scores) or {"who": [], "rows": []}
     cells = [["", *(_WHO[one] for one in table["who"])]]
     for title, values in table["rows"]:
-        cells.append([title, *(f"{value} ({error})" if error else value for value, error in values)])
+        short = [(value, error.replace("by chance up to", "chance ≤")) for value, error in values]
+        cells.append([title, *(f"{value} ({error})" if error else value for value, error in short)])
     return _aligned(cells)
 
 
