@@ -27,6 +27,7 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from difflib import get_close_matches
 from numbers import Integral, Real
 from types import FrameType
@@ -220,6 +221,14 @@ def callable_or_none(name: str, value: object) -> None:
     """Raise InputError unless the value can be called, or is None."""
     if value is not None and not callable(value):
         raise InputError(f"{name} must be a function, not {type(value).__name__}")
+
+
+IN_COMMAND: ContextVar[bool] = ContextVar("IN_COMMAND", default=False)
+
+
+def spelled(python: str, command: str) -> str:
+    """How to say something where this runs: as an argument in Python, or as an option of the command."""
+    return command if IN_COMMAND.get() else python
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

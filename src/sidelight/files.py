@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidelight.errors import InputError
+from sidelight.errors import InputError, spelled
 
 MODEL = "model.json"  # by this file a folder is known to hold a model
 
@@ -140,7 +140,8 @@ def _check_existing(path: Path, sign: str, overwrite: bool) -> None:
     if inside and sign not in inside:
         raise InputError(f"{path} exists and holds something other than a model; choose another name")
     if inside and not overwrite:
-        raise InputError(f"{path} holds a model already; choose another name, or overwrite (--overwrite)")
+        how = spelled("overwrite=True", "--overwrite")
+        raise InputError(f"{path} holds a model already; choose another name, or overwrite it ({how})")
 
 
 @contextmanager

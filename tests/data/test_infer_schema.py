@@ -14,7 +14,7 @@ from sidelight.data.features import FeaturePlan
 from sidelight.data.infer_schema import learn_columns
 from sidelight.data.schema import Column, Schema, column_lines
 from sidelight.data.table_files import read_table
-from sidelight.errors import InputError
+from sidelight.errors import IN_COMMAND, InputError
 from sidelight.tables import fit_tables
 
 RNG = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_a_code_in_csv_is_found(tmp_path: Path) -> None:
 def test_identifiers_are_ignored_and_the_note_says_how_to_use_them(values: Any, name: str) -> None:
     column = learned(values, name)
     assert column.kind == "ignore" and "looks like an identifier" in column.note
-    assert f"--type {name}=" in column.note
+    assert f"types={{{name!r}: " in column.note and "--" not in column.note
 
 
 def test_what_only_resembles_an_identifier_is_used() -> None:
@@ -149,8 +149,15 @@ def test_dates_of_several_formats_are_told_from_what_is_no_date() -> None:
         learned(["2020-01-02", "31.12.2020", "soon"] * 100, types={"x": "date"})
 
 
-def test_an_option_in_a_note_can_be_pasted_into_a_shell() -> None:
-    column = learned([f"P{i}" for i in range(200)], "patient id")
+def test_a_note_can_be_pasted_into_a_shell_or_into_python() -> None:
+    values = [f"P{i}" for i in range(200)]
+    column = learned(values, "patient id")
+    assert "types={'patient id': 'category'}" in column.note and "unit='patient id'" in column.note
+    spelling = IN_COMMAND.set(True)
+    try:
+        column = learned(values, "patient id")
+    finally:
+        IN_COMMAND.reset(spelling)
     assert "--type 'patient id=category'" in column.note and "--unit 'patient id'" in column.note
 
 
@@ -204,7 +211,7 @@ def test_a_number_that_is_mostly_zero_bends_where_the_others_are():
 
 def test_words_among_public_numbers_are_missing_once_the_user_says_number() -> None:
     ages = [*range(20, 60), "old", "ca. 50"]
-    with pytest.raises(InputError, match=r"'old' in record 41.*=number"):
+    with pytest.raises(InputError, match=r"'old' in record 41.*types={'x': 'number'}"):
         learned(ages)
     column = learned(ages, types={"x": "number"})
     assert column.kind == "number" and column.bounds == (20, 59) and column.unreadable_is_missing

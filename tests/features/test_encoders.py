@@ -170,7 +170,7 @@ def test_another_encoder_of_the_same_name_is_refused() -> None:
     fitted = add_encoder(Vowels("first"))
     encoders._OPENED.clear()
     add_encoder(Vowels("second"))
-    with pytest.raises(InputError, match=r"vowels.*other weights.*--encoder"):
+    with pytest.raises(InputError, match=r"vowels.*other weights.*open_encoder"):
         encoder_by_hash("vowels", fitted.sha256)
     add_encoder(fitted, "elsewhere")
     assert encoder_by_hash("vowels", fitted.sha256) is fitted

@@ -48,7 +48,7 @@ def fit(private: Any = PRIVATE, **given: Any) -> TableModel:
 
 
 def test_free_text_is_ignored_until_it_is_asked_for() -> None:
-    assert "--text review" in Schema.learn(PUBLIC, "stars").columns["review"].note
+    assert "text=['review']" in Schema.learn(PUBLIC, "stars").columns["review"].note
     learned = Schema.learn(PUBLIC, "stars", types={"review": f"text:{ENCODER}"})
     assert learned.columns["review"].kind == "text" and learned.columns["review"].dimension == 128
     assert Schema.from_dict(json.loads(learned.to_text())) == learned

@@ -30,6 +30,7 @@ from click.shell_completion import get_completion_class
 
 from sidelight import __version__
 from sidelight.errors import (
+    IN_COMMAND,
     BudgetExceeded,
     LedgerError,
     MissingDependency,
@@ -144,6 +145,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     pipe is gone.
     """
     _tolerate_narrow_encodings()
+    spelling = IN_COMMAND.set(True)
     try:
         with warnings.catch_warnings():
             _show_warnings_as_lines()
@@ -164,6 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{where}{error.strerror or 'input or output failed'}", FAILED)
     except Exception as error:
         return _bug(error)
+    finally:
+        IN_COMMAND.reset(spelling)
 
 
 def _what_would_fit(error: SidelightError) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, TypeVar
 import numpy as np
 
 from sidelight.data.values import is_arrow_text, pandas
-from sidelight.errors import InputError, MissingDependency, guarded
+from sidelight.errors import InputError, MissingDependency, guarded, spelled
 
 if TYPE_CHECKING:
     import narwhals as nw
@@ -179,7 +179,7 @@ def check_storage(schema: Schema, stored: Mapping[str, Storage], where: str, *, 
 def _check(name: str, stored: Storage, kind: str, where: str, what: str) -> None:
     if stored in _READABLE[kind]:
         return
-    other = "declare it otherwise in a schema, or ignore it (ignore=, --ignore)"
+    other = f"declare it otherwise in a schema, or ignore it ({spelled('ignore=', '--ignore')})"
     other = other if what == "type" else "correct the schema"
     better = _BETTER[kind.partition(" ")[0]]
     raise InputError(

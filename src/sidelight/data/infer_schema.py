@@ -61,7 +61,7 @@ from sidelight.data.schema import (
     first_digits,
 )
 from sidelight.data.values import TRUTHS, as_number, as_text, as_truth
-from sidelight.errors import InputError, listed
+from sidelight.errors import InputError, listed, spelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -165,8 +165,8 @@ class _Slip(InputError):
         more = "" if len(rows) == 1 else f" ({len(rows):,} such values)"
         super().__init__(
             f"column {name!r} of the public table holds {kind}s, but {self.example}{more}; correct it, or "
-            f"say what it is: types={{{name!r}: {kind!r}}}, --type {option(name, f'={kind}')} (what is not a "
-            f"{kind} then counts as missing), or category"
+            f"say what it is: {_spelled(f'TYPE={kind}', name)} (what is not a {kind} then counts as "
+            "missing), or category"
         )
 
 
@@ -253,25 +253,32 @@ _ROWS_PER_CODE = 5  # public rows for the first digits of a code, on average
 _FEWEST_TEXTS, _WORDS = 5, 4.0  # of free text; words on average
 _NAMED_ID = re.compile(r"(^|[^a-z])(id|idx|index|uuid|guid|key)$|[a-z]I[dD]$", re.ASCII)
 _ROW_NUMBERS = (
-    "looks like an identifier: a different whole number in every row; to use it, declare its type (types=, "
-    "--type NAME=number or NAME=category)"
+    "looks like an identifier: a different whole number in every row; to use it, declare its type "
+    "(TYPE=number or TYPE=category)"
 )
 _IDENTIFIER = (
     "looks like an identifier: values hardly repeat; to use it, write it as plain numbers, or "
-    "declare its type (types=, --type NAME=category); if it names persons, pass unit= (--unit NAME)"
+    "declare its type (TYPE=category); if it names persons, pass UNIT"
 )
-_FREE_TEXT = (
-    "free text; to use it through a public encoder: text= (--text NAME), or types= (--type NAME=category)"
-)
+_FREE_TEXT = "free text; to use it through a public encoder: TEXT, or as it is: TYPE=category"
 
 
 def _recognize(values: pd.Series, name: str) -> Column:
     """The column that these public values make."""
     column = _recognized(values, name)
-    return replace(column, note=_NAME.sub(lambda said: option(name, said[1] or ""), column.note))
+    return replace(column, note=_HINT.sub(lambda hint: _spelled(hint[0], name), column.note))
 
 
-_NAME = re.compile(r"NAME(=[\w/]+)?")
+_HINT = re.compile(r"TYPE=[\w/]+|UNIT|TEXT")
+
+
+def _spelled(hint: str, name: str) -> str:
+    """What to pass to declare this column."""
+    what, _, kind = hint.partition("=")
+    if what == "TYPE":
+        return spelled(f"types={{{name!r}: {kind!r}}}", f"--type {option(name, f'={kind}')}")
+    key, value = what.lower(), repr(name) if what == "UNIT" else f"[{name!r}]"
+    return spelled(f"{key}={value}", f"--{key} {option(name)}")
 
 
 def option(name: str, rest: str = "") -> str:
@@ -496,7 +503,7 @@ def _dotted(values: pd.Series) -> bool:
 
 
 def _ambiguous() -> str:
-    return "dates that may be day/month or month/day; say which: types= (--type NAME=day/month/year)"
+    return "dates that may be day/month or month/day; say which: TYPE=day/month/year"
 
 
 def _refuse(values: pd.Series, moments: Floats, name: str, rows: Array) -> None:
@@ -521,7 +528,7 @@ def _recognize_code(texts: Array) -> Column | None:
     ):
         return None
     if digits >= _LONG and len(texts) >= _FEWEST and len(set(texts)) > 0.9 * len(texts):
-        note = "looks like an identifier; to use its first digits: types= (--type NAME=code)"
+        note = "looks like an identifier; to use its first digits: TYPE=code"
         return Column("ignore", note=note)
     return _code_column(texts)
 

@@ -28,7 +28,7 @@ from sidelight.data.moments import as_moment, iso_of
 from sidelight.data.schema import Column, Schema, TaskName
 from sidelight.data.targets import LabelReader
 from sidelight.data.values import ColumnData, as_indices, as_number, as_truth, pandas
-from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_line, guarded, listed
+from sidelight.errors import INTERRUPTS, InputError, MissingDependency, first_line, guarded, listed, spelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -429,7 +429,8 @@ def load_estimator(content: bytes, trusted: Sequence[str] = ()) -> Estimator:
         if strange := [name for name in unknown if name not in trusted]:
             raise InputError(
                 f"this public_model holds types other than scikit-learn's: {listed(strange)}. If you trust "
-                f"whoever wrote it, load it with trusted={strange!r} (--trust TYPE)"
+                f"whoever wrote it, load it with "
+                + spelled(f"trusted={strange!r}", " ".join(f"--trust {name}" for name in strange))
             )
         return skops.loads(content, trusted=skops.get_untrusted_types(data=content))
     except (InputError, *INTERRUPTS):

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from sidelight.data.partitions import Blocks, BlockSource, ScratchBlocks, nameless
 from sidelight.data.ray_blocks import ray_cluster
-from sidelight.errors import InputError
+from sidelight.errors import InputError, spelled
 
 Engine = Literal["embedded", "ray"]
 Progress = Callable[[int], None]
@@ -106,7 +106,7 @@ class Placed:
         if needed > free:
             raise InputError(
                 f"{folder} has {free / 1e9:.1f} GB free, and encoded records need {needed / 1e9:.1f} GB; "
-                "give another folder (scratch=, --scratch)"
+                f"give another folder ({spelled('scratch=', '--scratch')})"
             )
 
 

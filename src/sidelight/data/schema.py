@@ -39,7 +39,7 @@ from sidelight.data.schema_entries import (
     short,
     texts_of,
 )
-from sidelight.errors import InputError, listed
+from sidelight.errors import InputError, listed, spelled
 from sidelight.features.encoders import Encoder, add_encoder, best_installed, open_encoder
 from sidelight.files import read_whole, write_text
 
@@ -256,8 +256,8 @@ class Schema:
         if extra := [name for name in names if name not in known]:
             raise InputError(
                 f"{where} has {named(extra)}, which the public table or the schema does not have. Remove "
-                f"{'it' if len(extra) == 1 else 'them'}, or have each ignored: ignore= (--ignore NAME), or "
-                '"type": "ignore" in a schema'
+                f"{'it' if len(extra) == 1 else 'them'}, or have each ignored: "
+                f'{spelled("ignore=", "--ignore NAME")}, or "type": "ignore" in a schema'
             )
 
     def to_dict(self) -> Json:

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from sklearn.utils import murmurhash3_32
 
 from sidelight.arrays import squared_lengths
-from sidelight.errors import InputError, MissingDependency, guarded
+from sidelight.errors import InputError, MissingDependency, guarded, spelled
 from sidelight.files import digest
 
 Rows = NDArray[np.float32]
@@ -214,7 +214,9 @@ def _tried(encoder: Encoder, texts: Sequence[str]) -> Rows:
     return rows
 
 
-_OPEN_IT = "Open the one that the model was fitted with: open_encoder(folder), --encoder FOLDER"
+def _open_it() -> str:
+    how = spelled("open_encoder(folder)", "--encoder FOLDER")
+    return f"Open the one that the model was fitted with: {how}"
 
 
 def encoder_by_hash(name: str, sha256: str) -> Encoder:
@@ -227,11 +229,11 @@ def encoder_by_hash(name: str, sha256: str) -> Encoder:
     except MissingDependency as error:
         raise MissingDependency(f"{what}; {error}") from None
     except InputError:
-        raise InputError(f"{what}, which is not here; {_OPEN_IT}") from None
+        raise InputError(f"{what}, which is not here; {_open_it()}") from None
     if found.sha256 != sha256:
         raise InputError(
             f"{what}, and the one here has other weights or settings ({found.sha256[:19]}…): its rows would "
-            f"mean something else. {_OPEN_IT}"
+            f"mean something else. {_open_it()}"
         )
     return found
 

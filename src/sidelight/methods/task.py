@@ -26,6 +26,7 @@ from sidelight.errors import (
     fraction,
     not_negative,
     positive,
+    spelled,
     users_line,
 )
 from sidelight.losses import Loss, Square
@@ -184,12 +185,15 @@ def check_method(method: Method, task: Task) -> None:
     if task.relation not in method.relations:
         raise RelationError(
             f"{method.name} gives {' or '.join(method.relations)}, not {task.relation}; "
-            "pass relation=None for the default"
+            f"for the default, {spelled('pass relation=None', 'leave out --relation')}"
         )
     enough = task.public.every.shape[0] if takes_unlabeled(method) else task.public.n
     if method.needs_public and enough == 0:
         targets = " with targets" if task.public.every.shape[0] else ""
-        raise InputError(f"{method.name} needs public records{targets}; pass X_public and y_public")
+        raise InputError(
+            f"{method.name} needs public records{targets}; "
+            f"pass {spelled('X_public and y_public', '--public')}"
+        )
     if task.unit != "record" and not takes_persons(method):
         raise InputError(
             f"{method.name} is proved for one row per person. For several, use auto, or a gradient method "
@@ -198,7 +202,8 @@ def check_method(method: Method, task: Task) -> None:
     if task.rows.partitioned and not takes_partitions(method):
         raise InputError(
             f"{method.name} reads all records together, and these are stored in blocks. Use auto, dp_newton, "
-            "adassp or a gradient method such as dp_sgd; or allow memory for all of them (memory=, --memory)"
+            "adassp or a gradient method such as dp_sgd; or allow memory for all of them "
+            f"({spelled('memory=', '--memory')})"
         )
 
 

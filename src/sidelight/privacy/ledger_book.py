@@ -17,7 +17,7 @@ from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 
 from sidelight.arrays import Json
-from sidelight.errors import DatasetMismatch, InputError, LedgerDamaged, LedgerError, RelationError
+from sidelight.errors import DatasetMismatch, InputError, LedgerDamaged, LedgerError, RelationError, spelled
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.filters import Budget, Rule, Tally
@@ -122,8 +122,8 @@ def mismatch(name: str, differences: list[str]) -> DatasetMismatch:
     return DatasetMismatch(
         f"these are not the records of dataset {name!r}: {'; '.join(differences)}. Nothing was charged. "
         "Charge them to a dataset of their own. If they are the same records in another form, or the table "
-        f"grew, `sidelight ledger rebind LEDGER --name {name}` (in Python ledger.rebind({name!r})) accepts "
-        "the next run as it is"
+        f"grew, {spelled(f'ledger.rebind({name!r})', f'`sidelight ledger rebind LEDGER --name {name}`')} "
+        "accepts the next run as it is"
     )
 
 
