@@ -32,21 +32,9 @@ class Loss(ABC):
 
     name: ClassVar[str]
     task: ClassVar[Kind]
-
-    @property
-    def outputs(self) -> int:
-        """How many linear outputs a record has."""
-        return 1
-
-    @property
-    @abstractmethod
-    def lipschitz(self) -> float | None:
-        """sup ‖slope‖, or None if it is unbounded."""
-
-    @property
-    @abstractmethod
-    def smoothness(self) -> float | None:
-        """sup of the largest curvature, or None if the slope jumps."""
+    outputs = 1  # linear outputs of a record
+    lipschitz: float | None  # sup ‖slope‖, or None if it is unbounded
+    smoothness: float | None  # sup of the largest curvature, or None if the slope jumps
 
     @abstractmethod
     def value(self, z: Array, y: Array) -> Array:
@@ -81,17 +69,9 @@ class Hinge(Loss):
     name: ClassVar[str] = "hinge"
     task: ClassVar[Kind] = "binary"
 
-    @property
-    def lipschitz(self) -> float:
-        return 1.0
-
-    @property
-    def smoothness(self) -> None:
-        return None
-
-    @property
-    def steepness_at_zero(self) -> float:
-        return 1 / RAMP
+    lipschitz = 1.0
+    smoothness = None
+    steepness_at_zero = 1 / RAMP
 
     def value(self, z: Array, y: Array) -> Array:
         value: Array = np.maximum(1 - y * z, 0)
@@ -117,12 +97,10 @@ class Huber(Loss):
         positive("the width h of the huberized hinge", self.h)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float:  # type: ignore[override]
         return 1 / (2 * self.h)
 
-    @property
-    def lipschitz(self) -> float:
-        return 1.0
+    lipschitz = 1.0
 
     def value(self, z: Array, y: Array) -> Array:
         margin = y * z
@@ -145,17 +123,9 @@ class Logistic(Loss):
     name: ClassVar[str] = "logistic"
     task: ClassVar[Kind] = "binary"
 
-    @property
-    def lipschitz(self) -> float:
-        return 1.0
-
-    @property
-    def smoothness(self) -> float:
-        return 0.25
-
-    @property
-    def steepness_at_zero(self) -> None:
-        return None
+    lipschitz = 1.0
+    smoothness = 0.25
+    steepness_at_zero = None
 
     def value(self, z: Array, y: Array) -> Array:
         value: Array = np.logaddexp(0, -y * z)
@@ -182,12 +152,10 @@ class Square(Loss):
         positive("the scale of the square loss", self.scale)
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float:  # type: ignore[override]
         return 2 * self.scale
 
-    @property
-    def lipschitz(self) -> None:
-        return None
+    lipschitz = None
 
     def value(self, z: Array, y: Array) -> Array:
         residual: Array = z - y
@@ -214,20 +182,12 @@ class Softmax(Loss):
             raise InputError(f"softmax needs at least 2 classes, not {self.classes!r}")
 
     @property
-    def outputs(self) -> int:
+    def outputs(self) -> int:  # type: ignore[override]
         return int(self.classes)
 
-    @property
-    def lipschitz(self) -> float:
-        return math.sqrt(2)
-
-    @property
-    def smoothness(self) -> float:
-        return 0.5
-
-    @property
-    def steepness_at_zero(self) -> None:
-        return None
+    lipschitz = math.sqrt(2)
+    smoothness = 0.5
+    steepness_at_zero = None
 
     def value(self, z: Array, y: Array) -> Array:
         ahead = z - _chosen(z, y)[:, None]

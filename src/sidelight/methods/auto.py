@@ -326,13 +326,8 @@ class CorrectPredictions(Loss):
     name: ClassVar[str] = "correct"
     task: ClassVar[Kind] = "binary"
 
-    @property
-    def lipschitz(self) -> None:
-        return None
-
-    @property
-    def smoothness(self) -> None:
-        return None
+    lipschitz = None
+    smoothness = None
 
     def value(self, z: Array, y: Array) -> Array:
         return np.asarray(np.clip(0.5 + y * z / (2 * RAMP), 0, 1), dtype=np.float64)

@@ -41,11 +41,11 @@ class ClippedSquare(Loss):
     scale: float = 1.0
 
     @property
-    def lipschitz(self) -> float:
+    def lipschitz(self) -> float:  # type: ignore[override]
         return self.bound
 
     @property
-    def smoothness(self) -> float:
+    def smoothness(self) -> float:  # type: ignore[override]
         return 2 * self.scale
 
     def value(self, z: Array, y: Array) -> Array:
@@ -77,11 +77,11 @@ class StraightBeyond(Loss):
     bound: float
 
     @property
-    def lipschitz(self) -> float:
+    def lipschitz(self) -> float:  # type: ignore[override]
         return self.bound
 
     @property
-    def smoothness(self) -> float | None:
+    def smoothness(self) -> float | None:  # type: ignore[override]
         return self.base.smoothness
 
     @property
