@@ -17,7 +17,7 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Array as Numbers
-from sidelight.errors import InputError, MissingDependency, guarded, positive, whole
+from sidelight.errors import InputError, MissingDependency, guarded, one_of, positive, whole
 from sidelight.federated.server import FederatedServer
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.updates import Form
@@ -88,8 +88,7 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
     ) -> None:
         whole("min_clients", min_clients)
         positive("round_seconds", round_seconds, optional=True)
-        if replies not in ("weights", "update"):
-            raise InputError(f"replies is 'weights' or 'update', not {replies!r}")
+        one_of("replies", replies, ("weights", "update"))
         if isinstance(public, str) and public != "ask":
             raise InputError(f"public is 'ask' or node ids, not {public!r}")
         self._public, self._min_clients, self._weights = public, min_clients, replies == "weights"

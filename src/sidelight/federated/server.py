@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidelight.arrays import Array, Json, Vector, floats
-from sidelight.errors import InputError, positive, whole
+from sidelight.errors import InputError, one_of, positive, whole
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.part_kinds import Models, Setting
@@ -172,8 +172,7 @@ class FederatedServer:
         whole("warm_rounds", warm_rounds, least=0)
         positive("warm_step_size", warm_step)
         whole("public_cohort", public_cohort, optional=True)
-        if ask not in ("sampled", "everyone"):
-            raise InputError(f"ask is 'sampled' or 'everyone', not {ask!r}")
+        one_of("ask", ask, ("sampled", "everyone"))
 
     def _make_setting(self) -> Setting:
         return self.recipe.setting(

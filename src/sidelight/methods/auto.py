@@ -39,7 +39,7 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, dense
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, InputError, one_of
 from sidelight.losses import RAMP, Kind, Loss
 from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
@@ -81,8 +81,7 @@ class Auto(Flags):
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
-        if self.rehearsal not in ("always", "never"):
-            raise InputError(f"rehearsal must be 'always' or 'never', not {self.rehearsal!r}")
+        one_of("rehearsal", self.rehearsal, ("always", "never"))
         if task.public.n == 0:
             return _without_labels(task) if task.public.every.shape[0] else _without_public(task)
         reasons = [_public_alone(task)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix
 from sidelight.data.rows import PrivateRows, PublicRows, stacked
-from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.errors import AssumptionError, NotPrivateWarning, one_of
 from sidelight.losses import Hinge, Huber, Loss
 from sidelight.methods.declare import method
 from sidelight.methods.task import NOT_USED, NOTHING, PUBLIC_APART, Fitted, Flags, Plan, Task, check_method
@@ -273,8 +273,7 @@ class Majority(Flags):
         return self.labels == "public"
 
     def plan(self, task: Task) -> Plan:
-        if self.labels not in ("public", "private"):
-            raise InputError(f"labels must be 'public' or 'private', not {self.labels!r}")
+        one_of("labels", self.labels, ("public", "private"))
         check_method(self, task)
         if task.loss.task == "regression":
             raise AssumptionError("majority predicts the most common label, which a regression does not have")

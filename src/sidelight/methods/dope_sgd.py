@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from sidelight.arrays import Vector, length
-from sidelight.errors import InputError
+from sidelight.errors import InputError, one_of
 from sidelight.methods.declare import method
 from sidelight.methods.part_kinds import FinishRule, Origin, Setting, Start
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, MeanLastHalf
@@ -72,8 +72,7 @@ def named_start(start: StartName | None, default: Start, *, lam: float = 0.1) ->
     """What `start=` of a method names: "cold" is Cold(), "warm" is Warm(), None the method's own."""
     if start is None:
         return default
-    if start not in ("cold", "warm"):
-        raise InputError(f"start must be 'cold' or 'warm', not {start!r}")
+    one_of("start", start, ("cold", "warm"))
     return Warm(lam) if start == "warm" else Cold()
 
 

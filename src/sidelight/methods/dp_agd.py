@@ -21,7 +21,7 @@ from typing import ClassVar, Literal, TypeVar
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.errors import InputError, PrivacyConditionError, one_of
 from sidelight.methods.baselines import fit_public
 from sidelight.methods.declare import method
 from sidelight.methods.parts import Flat
@@ -131,8 +131,7 @@ class DpAgd(Flags):
         return Fitted(search.w.reshape(task.loss.outputs, task.p), search.history)
 
     def _check(self) -> None:
-        if self.selection not in ("exponential", "gumbel"):
-            raise InputError(f"selection must be 'exponential' or 'gumbel', not {self.selection!r}")
+        one_of("selection", self.selection, ("exponential", "gumbel"))
         if self.splits < 1 or self.candidates < 1 or self.refresh_every < 1:
             raise InputError("splits, candidates and refresh_every must be at least 1")
         if not min(self.growth, self.largest_step, self.clip_norm, self.objective_clip) > 0:

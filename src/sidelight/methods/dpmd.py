@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from sidelight.arrays import Floats, Vector, floats
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError, InputError, one_of
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, Warm, named_start
 from sidelight.methods.part_kinds import FinishRule, Mix, MixState, Setting
@@ -156,8 +156,7 @@ def dpmd(
     Guarantee: that of DP-SGD; the solve and the mixing are post-processing.
     Departs: the cosine is clamped at 0 beyond its horizon; a solve that does not converge raises.
     """
-    if mirror not in ("exact", "first-order"):
-        raise InputError(f"mirror must be 'exact' or 'first-order', not {mirror!r}")
+    one_of("mirror", mirror, ("exact", "first-order"))
     return Recipe(
         name="dpmd",
         start=named_start(start, Warm()),

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sidelight.arrays import Floats
-from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
+from sidelight.errors import AssumptionError, InputError, PrivacyConditionError, one_of
 from sidelight.methods.declare import ONE_OUTPUT, method
 from sidelight.methods.smooth import Smooth, smooth
 from sidelight.methods.task import Fitted, Flags, Plan, Task, check_method
@@ -247,8 +247,7 @@ class PerturbedObjective(Flags):
         )
 
     def _check(self, task: Task) -> None:
-        if self.accounting not in ("tight", "kst"):
-            raise InputError(f"accounting must be 'tight' or 'kst', not {self.accounting!r}")
+        one_of("accounting", self.accounting, ("tight", "kst"))
         if not 0 < self.determinant_share < 1 or (self.norm_guess is not None and not self.norm_guess > 0):
             raise InputError("determinant_share must be in (0, 1) and norm_guess positive")
         check_method(self, task)
@@ -299,8 +298,7 @@ class Amp(Flags):
 
     def plan(self, task: Task) -> Plan:
         check_method(self, task)
-        if self.accounting not in ("tight", "paper"):
-            raise InputError(f"accounting must be 'tight' or 'paper', not {self.accounting!r}")
+        one_of("accounting", self.accounting, ("tight", "paper"))
         if not (0 < self.output_share < 1 and 0 < self.noise_share < 1):
             raise InputError("output_share and noise_share must be in (0, 1)")
         gamma = task.n**-2.0 if self.gradient_tolerance is None else self.gradient_tolerance
