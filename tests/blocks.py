@@ -1,7 +1,5 @@
 """Blocks of records that tests have in their hands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any

@@ -1,9 +1,9 @@
 """Settings for all tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -14,6 +14,8 @@ import sidelight  # noqa: F401  (before PyTorch multiplies: it sets MKL_CBWR)
 # are drawn each time, so that a red run can be repeated; at a desk they differ, so that new ones are found.
 settings.register_profile("sidelight", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("sidelight")
+
+HAS_TORCH = find_spec("torch") is not None
 
 
 # These take longest and begin first: a long file that begins last keeps a core waiting.
@@ -31,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first, the others in their order."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.split("::")[0], len(places)))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without PyTorch, files that import it at their head are left out."""
+    python = collection_path.suffix == ".py"
+    return True if python and not HAS_TORCH and "\nimport torch\n" in collection_path.read_text() else None
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Data and a quick method for the tests of the estimators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

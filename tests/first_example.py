@@ -3,8 +3,6 @@
 `make wheel` calls it with an installed package and nothing else beside it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Frames with columns of every type, in pandas and in polars."""
 
-from __future__ import annotations
-
 import datetime
 from decimal import Decimal
 from typing import Any

@@ -1,7 +1,5 @@
 """What only tests may look at: the value of a private sum before noise is added."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sidelight.privacy.release import BoundedSum

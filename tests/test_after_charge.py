@@ -1,7 +1,5 @@
 """What a user's settings outside of sidelight (warning filters, umask, wrappers) may not do to a fit."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

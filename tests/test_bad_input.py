@@ -1,7 +1,5 @@
 """Bad input gets a clear error, or a documented treatment, and no message quotes a private value."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Model reuse against its vectors, its optimality conditions, and its dual."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Estimators on frames of pandas and polars: types, missing values, scikit-learn, the ledger."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a user imports."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re

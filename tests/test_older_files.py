@@ -1,7 +1,5 @@
 """Ledgers and model folders that version 0.1.0 wrote still open, and say what they said then."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`public_model=` as an estimator of the user's own: what it gains, what is refused, and its folder."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -222,7 +220,7 @@ def test_a_schema_is_enough() -> None:
 
 
 class Batchwise(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    def fit(self, X: Any, y: Any) -> Batchwise:
+    def fit(self, X: Any, y: Any) -> "Batchwise":
         self.fitted_ = True
         return self
 

@@ -1,7 +1,5 @@
 """Several rows a person: estimators, tables, the ledger and the command."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

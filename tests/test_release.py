@@ -1,7 +1,5 @@
 """What is published is one version, with the bounds that are tested, and an install line that works."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

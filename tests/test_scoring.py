@@ -1,7 +1,5 @@
 """Scores: right numbers, and intervals that cover what they say they cover."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m sidelight.selftest`: a record of 80 columns, and exit code 1 if a check fails."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trees on top of the line of an estimator: in predictions, probabilities, folders and tables in blocks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

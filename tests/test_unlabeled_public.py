@@ -1,7 +1,5 @@
 """Public rows with labels, with some, and with none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Every copy claims the guarantee of the original under a name of its own; an audit must call that name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The bounds themselves: against vectors, and against mechanisms whose ε is known exactly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.privacy.vectors import VECTORS

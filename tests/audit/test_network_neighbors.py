@@ -4,24 +4,20 @@ The faults planted here are those of a careless oracle: passes of the whole batc
 the records, and a model that throws one coin a pass.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.audit import AuditResult, on_network, replay_neighbors  # noqa: E402
-from sidelight.audit.networks import Network  # noqa: E402
-from sidelight.audit.tape import FixedBatch  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.batches import Batch, call, row_count, take  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy.release import BoundedSum  # noqa: E402
+from sidelight.audit import AuditResult, on_network, replay_neighbors
+from sidelight.audit.networks import Network
+from sidelight.audit.tape import FixedBatch
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.oracles.network.batches import Batch, call, row_count, take
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy.release import BoundedSum
 
 torch.set_num_threads(1)
 MOVED = "one record moves a private sum at most by its declared sensitivity"

@@ -1,21 +1,18 @@
 """Audits of networks: the same promises, by the same code."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from sidelight.audit import on_network, one_run, replay_neighbors  # noqa: E402
-from sidelight.audit.tape import vector  # noqa: E402
-from sidelight.errors import InputError, RelationError  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy.release import BoundedSum  # noqa: E402
+from sidelight.audit import on_network, one_run, replay_neighbors
+from sidelight.audit.tape import vector
+from sidelight.errors import InputError, RelationError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy.release import BoundedSum
 
 torch.set_num_threads(1)
 FAST: dict[str, Any] = {"steps": 1}

@@ -1,7 +1,5 @@
 """Neighbor replay: every method passes, under every relation, and broken copies are called by name."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """The many-run and the one-run audit, on methods of ours and on broken copies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

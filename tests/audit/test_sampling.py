@@ -1,7 +1,5 @@
 """Samplers against their events: honest ones pass on many seeds, and each way to cheat is named."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,15 +1,12 @@
 """Transforms move every image by itself, by chance, and lose nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from sidelight.augment import Compose, crop, flip, shift  # noqa: E402
-from sidelight.errors import InputError  # noqa: E402
+from sidelight.augment import Compose, crop, flip, shift
+from sidelight.errors import InputError
 
 
 def dots(rows: int = 200, size: int = 9) -> Any:

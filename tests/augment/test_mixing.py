@@ -1,23 +1,19 @@
 """Mixup is for public records; as a transform of private ones it is refused, with or without its mark."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-
-from sidelight.augment import Compose, flip, mixup, shift  # noqa: E402
-from sidelight.augment.transforms import row_by_row  # noqa: E402
-from sidelight.deep import PublicTraining, Trainer  # noqa: E402
-from sidelight.errors import InputError, PrivacyConditionError  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.augment import Compose, flip, mixup, shift
+from sidelight.augment.transforms import row_by_row
+from sidelight.deep import PublicTraining, Trainer
+from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.privacy.ledger import Ledger
 
 TWO = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(3))
 

@@ -1,7 +1,5 @@
 """Synthetic rows look like the public ones, column by column and together, and need no PyTorch."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,17 +1,15 @@
 """Whole steps run by every method, and the page says what the data say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("opacus")
 
-from benchmarks import step  # noqa: E402
-from benchmarks.models import MODELS, Case, classification, images  # noqa: E402
-from benchmarks.steps import STEPS  # noqa: E402
+from benchmarks import step
+from benchmarks.models import MODELS, Case, classification, images
+from benchmarks.steps import STEPS
 
 SMALL = Case("one layer", lambda: torch.nn.Linear(5, 10), classification, images(5), 12)
 

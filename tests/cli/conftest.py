@@ -1,7 +1,5 @@
 """Run the command in this process, and see what a shell would see."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`sidelight account`: the right numbers, said safely; bad values answered in one line."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`sidelight audit`: what it shows, what it writes, and how it ends."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 # ruff: noqa: E501 - a table, one case per line
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`sidelight compare`, `sidelight.compare`, and the comparison that they and the demonstration stand on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`sidelight completion`, as shells use it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

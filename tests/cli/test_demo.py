@@ -1,7 +1,5 @@
 """`sidelight demo`: it computes what it says, and what it says to type next works."""
 
-from __future__ import annotations
-
 import csv
 import os
 import re

@@ -1,7 +1,5 @@
 """`sidelight fit`: what a person sees, and what a script reads."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """`sidelight ledger`: make, read and export a ledger; every trouble has its own exit code."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

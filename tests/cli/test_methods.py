@@ -1,7 +1,5 @@
 """`sidelight methods`, and the catalog that it prints."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`sidelight predict`."""
 
-from __future__ import annotations
-
 import io
 import os
 from pathlib import Path

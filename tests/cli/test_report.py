@@ -1,7 +1,5 @@
 """`sidelight report`: a page and a summary from a model folder, or one clear line."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

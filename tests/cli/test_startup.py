@@ -1,7 +1,5 @@
 """The command answers at once, and leaves in an orderly way."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Nothing that the command prints is wider than a terminal of eighty columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import click

@@ -1,7 +1,5 @@
 """Workers of Ray that hold records: the sums of one process, whatever happens to them (`make test-ray`)."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -4,8 +4,6 @@ A new method needs nothing here: it is tried as it declares (`small`, `variants`
 Below are harder settings for some: a clip norm that clips, a batch that is drawn.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

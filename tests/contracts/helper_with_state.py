@@ -1,7 +1,5 @@
 """A module of somebody's own that keeps what it is given: its names are reached by other modules."""
 
-from __future__ import annotations
-
 from typing import Any
 
 SEEN: list[float] = []

@@ -1,7 +1,5 @@
 """Things that somebody may find in a private record."""
 
-from __future__ import annotations
-
 import datetime
 import enum
 import uuid

@@ -1,7 +1,5 @@
 """Pieces of networks that mix records, branch on the batch, keep state or draw random numbers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

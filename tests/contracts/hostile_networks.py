@@ -4,8 +4,6 @@ The number is that of the finding. RIGHT: accepted, and right. SAFE: refused in 
 there is no right answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

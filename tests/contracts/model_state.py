@@ -1,7 +1,5 @@
 """What a model holds, to be compared before and after. Import once torch is there."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -5,8 +5,6 @@
 adversary's: long, opposed to the rest, non-finite, wrongly labeled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ one record: if contributions are independent, variances add up; if copies share 
 Import once torch is there.
 """
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Iterator

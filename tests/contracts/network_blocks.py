@@ -5,8 +5,6 @@ others use parameters in odd places or select positions, and `hostile_blocks` ha
 them must be refused, or right.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

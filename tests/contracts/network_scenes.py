@@ -5,8 +5,6 @@ asked the same questions, and what differs outside of the private sums has not c
 once torch is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache

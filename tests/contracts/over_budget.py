@@ -3,8 +3,6 @@
 `python -O -m tests.contracts.over_budget` checks them where no assert is executed.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

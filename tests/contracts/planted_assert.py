@@ -1,7 +1,5 @@
 """A planted fault, loaded by `pytest -p`: filters check their budget by an assert; `python -O` removes it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

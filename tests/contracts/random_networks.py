@@ -3,8 +3,6 @@
 A failing example shrinks to the block or the loss that is at fault. Import once torch is there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -6,8 +6,6 @@ values of the first run*: so both runs are asked the same questions, and whateve
 private sums has not come through a door.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

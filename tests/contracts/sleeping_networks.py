@@ -4,8 +4,6 @@
 do not show. `KEEPING`: they hold on to what they saw. `RARE`: they change themselves for a record far away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

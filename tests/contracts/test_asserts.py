@@ -1,7 +1,5 @@
 """`python -O` removes asserts: nothing in the package relies on one."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -5,8 +5,6 @@ them, one missing integer makes floats, one text makes texts, one complex number
 that may change how another record is read, nor anything that leaves a fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A fit is recorded at the doors, and replayed on its neighbors with the values th
 sum moves by more than its sensitivity, and nothing else differs: model, history, statement, warnings.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ usable is a null record, so a fit on hostile records equals, bit for bit, a fit 
 errors in these tests.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A frame is read through its schema. So whatever stands in one record, all other 
 same numbers, there are as many, and schema, plan and statement are the same. Warnings are errors here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,26 +1,22 @@
 """Networks that once broke a guarantee: each finding is a test of its own."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from typing import Any
 
 import pytest
+import torch
+from tests.contracts.hostile_networks import SCENES, Scene, entropy, mlp, vectors
+from tests.contracts.model_state import state
+from tests.contracts.network_attacks import attack, sum_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts.hostile_networks import SCENES, Scene, entropy, mlp, vectors  # noqa: E402
-from tests.contracts.model_state import state  # noqa: E402
-from tests.contracts.network_attacks import attack, sum_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.audit.replay import largest_share  # noqa: E402
-from sidelight.audit.tape import Tape, listening  # noqa: E402
-from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.audit.replay import largest_share
+from sidelight.audit.tape import Tape, listening
+from sidelight.deep import Loading, Trainer
+from sidelight.errors import NotPrivateWarning, PrivacyWarning, SidelightError
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 
 @pytest.mark.parametrize("scene", [pytest.param(s, id=f"{s.number}, {name}") for name, s in SCENES.items()])

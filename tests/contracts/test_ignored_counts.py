@@ -1,7 +1,5 @@
 """The count of ignored records and of misfits keeps its bound, for records and persons; faults show."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import replace

@@ -1,20 +1,16 @@
 """An augmentation or a collate with a large memory carries no private record to the next."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
-
-from sidelight.deep import Loading  # noqa: E402
-from sidelight.deep.private_records import PrivateAugment, PrivateRecords  # noqa: E402
-from sidelight.problems.isolation import Isolation  # noqa: E402
+from sidelight.deep import Loading
+from sidelight.deep.private_records import PrivateAugment, PrivateRecords
+from sidelight.problems.isolation import Isolation
 
 SHAPE = (3, 32, 32)
 

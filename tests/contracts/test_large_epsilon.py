@@ -1,7 +1,5 @@
 """A budget that protects little is warned of once, by every face, and only where something is released."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

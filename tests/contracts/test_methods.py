@@ -1,7 +1,5 @@
 """Every method under every relation that it offers makes the same promises."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,20 +1,15 @@
 """Every method by its name: it trains a network, or says before any charge, in one line, that it does not."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
 import pytest
+from tests.deep.networks import blobs, loss, mlp
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, loss, mlp  # noqa: E402
-
-from sidelight.deep import PrivateNetClassifier, PrivateStep, Trainer  # noqa: E402
-from sidelight.errors import BudgetExceeded, InputError, NotPrivateWarning  # noqa: E402
-from sidelight.methods.declare import DECLARATIONS, METHODS, get_method  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import PrivateNetClassifier, PrivateStep, Trainer
+from sidelight.errors import BudgetExceeded, InputError, NotPrivateWarning
+from sidelight.methods.declare import DECLARATIONS, METHODS, get_method
+from sidelight.privacy.ledger import Ledger
 
 PRIVATE, PUBLIC = blobs(80, 1), blobs(30, 2)
 NO_STEPS = ("auto", "only_public", "non_private")

@@ -1,14 +1,10 @@
 """Every method on a network keeps the promises of the linear models, and known faults are seen red."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from tests.contracts.network_scenes import (  # noqa: E402
+import torch
+from tests.contracts.network_scenes import (
     ADD_REMOVE,
     CASES,
     CLIP,
@@ -21,27 +17,27 @@ from tests.contracts.network_scenes import (  # noqa: E402
     null,
     record,
 )
-from tests.deep.networks import blobs, loss, mlp  # noqa: E402
-from tests.oracles.networks import squared_error  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
+from tests.deep.networks import blobs, loss, mlp
+from tests.oracles.networks import squared_error
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.methods.adadps import adadps  # noqa: E402
-from sidelight.methods.adamix import adamix  # noqa: E402
-from sidelight.methods.declare import METHODS  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.recipe import Loop  # noqa: E402
-from sidelight.oracles.network import network_oracle as network  # noqa: E402
-from sidelight.oracles.network.flat import RunningSum, _Norms  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Squares  # noqa: E402
-from sidelight.oracles.network.shared_pieces import Tied  # noqa: E402
-from sidelight.privacy import accountants, events  # noqa: E402
-from sidelight.privacy.events import Relation  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.release import BoundedSum  # noqa: E402
+from sidelight.deep import Loading, Trainer
+from sidelight.methods.adadps import adadps
+from sidelight.methods.adamix import adamix
+from sidelight.methods.declare import METHODS
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.recipe import Loop
+from sidelight.oracles.network import network_oracle as network
+from sidelight.oracles.network.flat import RunningSum, _Norms
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.pieces import Squares
+from sidelight.oracles.network.shared_pieces import Tied
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Relation
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import BoundedSum
 
 # Two runs are compared number by number: they must draw the same noise.
 pytestmark = pytest.mark.usefixtures("same_noise")

@@ -1,7 +1,5 @@
 """Whoever observes a fit is told nothing that a record could change, but for what was released."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every face takes the same path: a plan above its budget is refused before it is charged."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Every face shows the ledger its records: those of another table are refused, and nothing is charged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

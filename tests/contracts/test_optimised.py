@@ -4,8 +4,6 @@ pytest rewrites the asserts of test files before they are compiled, so these hol
 of anything else vanish. `over_budget` has the faces that take long to import.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

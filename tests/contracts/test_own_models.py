@@ -4,8 +4,6 @@ As in `test_guided_estimators`: a fit is recorded at the doors, and replayed on 
 that it released. No private sum moves by more than its sensitivity, and nothing else differs.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from dataclasses import dataclass
@@ -44,7 +42,7 @@ def table(n: int, seed: int, problem: str) -> tuple[Any, np.ndarray]:
 class Clumsy(BaseEstimator):  # type: ignore[misc]
     """It fails on some rows, gives NaN or infinity on others, prints, and warns of what it sees."""
 
-    def fit(self, X: Any, y: Any) -> Clumsy:
+    def fit(self, X: Any, y: Any) -> "Clumsy":
         self.fitted_ = True
         return self
 
@@ -70,7 +68,7 @@ class ClumsyClassifier(ClassifierMixin, Clumsy):  # type: ignore[misc]
     def __init__(self, classes: tuple[float, ...] = (1.0, 0.0)) -> None:
         self.classes = classes
 
-    def fit(self, X: Any, y: Any) -> ClumsyClassifier:
+    def fit(self, X: Any, y: Any) -> "ClumsyClassifier":
         self.classes_ = np.array(self.classes)
         return self
 

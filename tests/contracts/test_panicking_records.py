@@ -1,22 +1,18 @@
 """Code may raise what is no Exception, as Rust libraries and asyncio do: it tells of no record."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.contracts.test_records_alone import FAR, C, Items, X, Y, model, moved, private_sum
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts.test_records_alone import FAR, C, Items, X, Y, model, moved, private_sum  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import Dataset  # noqa: E402
-
-from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import Loading, Trainer
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.privacy.ledger import Ledger
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),

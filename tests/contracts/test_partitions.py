@@ -1,7 +1,5 @@
 """Every method on records in blocks: the promises that it keeps in memory, or it refuses by name."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

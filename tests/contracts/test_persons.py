@@ -1,7 +1,5 @@
 """Every method for persons with several rows: whole persons are neighbors, or the method refuses by name."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any

@@ -4,25 +4,21 @@ What one record more in front would change is followed through every operation o
 not matter whether weights, buffers and rows of the trial show it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from tests.contracts.sleeping_networks import Net, rows, squares
+from tests.private_values import value_of
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts.sleeping_networks import Net, rows, squares  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 X, Y = rows(40)
 

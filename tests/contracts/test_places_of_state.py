@@ -1,7 +1,5 @@
 """Places where plain Python code keeps values: none holds a private one after a step, none is overlooked."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import functools
@@ -15,18 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.contracts import helper_with_state
+from tests.contracts.sleeping_networks import Net, rows, squares
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts import helper_with_state  # noqa: E402
-from tests.contracts.sleeping_networks import Net, rows, squares  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import state  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import state
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 X, Y = rows(40)
 PRIVATE = (X + 100, Y + 100)

@@ -1,7 +1,5 @@
 """The contracts, seen red: each known way to break a private step is planted, and must be noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """A fork holds the memory of its parent: it draws other noise, and continues nobody's account."""
 
-from __future__ import annotations
-
 import copy
 import multiprocessing
 import os

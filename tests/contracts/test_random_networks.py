@@ -1,18 +1,13 @@
 """Any network is refused by a check of public rows, or its clipped sum is right: whatever it is made of."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from hypothesis import given, settings  # noqa: E402
-from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM  # noqa: E402
-from tests.contracts.network_attacks import attack  # noqa: E402
-from tests.contracts.network_blocks import PLAIN, SELECTING  # noqa: E402
-from tests.contracts.random_networks import (  # noqa: E402
+from hypothesis import given, settings
+from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM
+from tests.contracts.network_attacks import attack
+from tests.contracts.network_blocks import PLAIN, SELECTING
+from tests.contracts.random_networks import (
     CATALOG,
     INPUTS,
     LOSSES,

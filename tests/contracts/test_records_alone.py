@@ -4,8 +4,6 @@ None of it may carry one record into what another contributes, whatever it remem
 none of it may tell of a record by failing.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import os
@@ -15,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import Tape
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Tape  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset  # noqa: E402
-
-from sidelight.augment import Compose, flip, shift  # noqa: E402
-from sidelight.augment.transforms import Flip, each_row_alone  # noqa: E402
-from sidelight.deep import Loading, NetworkOracle, Trainer  # noqa: E402
-from sidelight.errors import PrivacyConditionError  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import state  # noqa: E402
+from sidelight.augment import Compose, flip, shift
+from sidelight.augment.transforms import Flip, each_row_alone
+from sidelight.deep import Loading, NetworkOracle, Trainer
+from sidelight.errors import PrivacyConditionError
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import state
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),

@@ -1,7 +1,5 @@
 """What dataset, collate and augment remember, wherever they keep it, reaches no other record."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random
@@ -13,19 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.contracts import helper_with_state
+from tests.contracts.test_records_alone import FAR, WIDTH, C, Items, X, Y, model, moved, private_sum
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts import helper_with_state  # noqa: E402
-from tests.contracts.test_records_alone import FAR, WIDTH, C, Items, X, Y, model, moved, private_sum  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset  # noqa: E402
-
-from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.private_records import PrivateAugment  # noqa: E402
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.problems.isolation import Isolation  # noqa: E402
+from sidelight.deep import Loading, Trainer
+from sidelight.deep.private_records import PrivateAugment
+from sidelight.errors import AssumptionError
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.problems.isolation import Isolation
 
 pytestmark = [
     pytest.mark.usefixtures("same_noise"),

@@ -1,7 +1,5 @@
 """A seed that is used again: two fits that differ in anything share neither noise nor batches."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

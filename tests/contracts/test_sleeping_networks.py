@@ -1,17 +1,13 @@
 """Networks whose trial rows show nothing: what they do later stays within the bound, or is refused."""
 
-from __future__ import annotations
-
 import copy
 import random
 from typing import Any
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from tests.contracts.sleeping_networks import (  # noqa: E402
+import torch
+from tests.contracts.sleeping_networks import (
     ASLEEP,
     KEEPING,
     KEPT,
@@ -26,15 +22,15 @@ from tests.contracts.sleeping_networks import (  # noqa: E402
     rows,
     squares,
 )
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.nn.modules.module import register_module_forward_hook  # noqa: E402
+from tests.private_values import value_of
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook
 
-from sidelight.clipping import Diagonal  # noqa: E402
-from sidelight.errors import AssumptionError, SidelightError  # noqa: E402
-from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.clipping import Diagonal
+from sidelight.errors import AssumptionError, SidelightError
+from sidelight.methods.parts import Automatic, Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 X, Y = rows(40)
 

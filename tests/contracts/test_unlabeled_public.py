@@ -1,7 +1,5 @@
 """Public rows without labels: fits on neighboring tables, replayed with the values that were released."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any

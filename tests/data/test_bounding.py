@@ -1,7 +1,5 @@
 """Bounding: from declared bounds or public rows, never from private ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encoded private rows are bounded where they are: one copy of them, and never the user's own array."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dates and times: found in public rows, read value by value, and what the model sees of them."""
 
-from __future__ import annotations
-
 import datetime as dt
 from pathlib import Path
 from typing import Any

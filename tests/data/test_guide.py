@@ -1,7 +1,5 @@
 """Public models as columns and offset: combined in folds, record by record, kept by a model folder."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

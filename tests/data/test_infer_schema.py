@@ -1,7 +1,5 @@
 """What a column is, found in public rows; and that a user who knows better is heard."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

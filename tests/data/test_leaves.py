@@ -1,7 +1,5 @@
 """Trees with public splits: answers that do not depend on how a row was scaled, and arrays that fit."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """Private text: one line is one record. What it becomes, and how many there are, is no other's doing."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders, patterns and Hive's partitions as one table; frames of Spark."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

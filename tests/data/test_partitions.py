@@ -1,7 +1,5 @@
 """Records in blocks: the same records, the same sums, one share a block, and nothing left on disk."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import os

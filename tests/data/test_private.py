@@ -1,7 +1,5 @@
 """A record in a list is read alone: whatever it is, no other record becomes another one, and none is lost."""
 
-from __future__ import annotations
-
 import array
 from collections.abc import Callable
 from typing import Any

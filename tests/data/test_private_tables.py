@@ -1,7 +1,5 @@
 """Private tables in blocks: the fast way gives what each value gives alone, whatever stands beside it."""
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Private rows: bounded whatever comes in, and silent about it."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Samplers: the law they claim, the event they emit, at the cost of the batch."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from dataclasses import dataclass

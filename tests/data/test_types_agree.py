@@ -1,7 +1,5 @@
 """The same rows give the same model, however the public and the private table are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path

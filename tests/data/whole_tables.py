@@ -1,7 +1,5 @@
 """All values of a private file at once, which only tests look at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

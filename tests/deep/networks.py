@@ -1,7 +1,5 @@
 """Small networks, small data, and doubles for the tests of sidelight.deep. Import once torch is there."""
 
-from __future__ import annotations
-
 import multiprocessing
 from typing import Any
 
@@ -77,7 +75,7 @@ class Listed(Dataset[Any]):
 class Tape:
     """Stands in for `release`: the audit's tape at that one door, with private sums as tensors."""
 
-    def __init__(self, like: Tape | None = None) -> None:
+    def __init__(self, like: "Tape | None" = None) -> None:
         self.door = DoorTape()
         self._tapped = _tap("release", release, self.door, None if like is None else like.door, False)
 
@@ -93,7 +91,7 @@ class Tape:
     def events(self) -> list[Any]:
         return self.door.events
 
-    def largest_share(self, other: Tape) -> float:
+    def largest_share(self, other: "Tape") -> float:
         """How far apart two runs' sums are, in units of the sensitivity, at most."""
         mine, theirs = ([call.sensitivity for call in tape.door.calls] for tape in (self, other))
         assert mine == theirs, "the number of releases, or their sensitivity, depends on a record"

@@ -1,7 +1,5 @@
 """Scenes on several ranks: processes that are forked here, and talk over gloo on this machine."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing as mp
 import os

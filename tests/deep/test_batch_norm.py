@@ -1,18 +1,14 @@
 """What replaces a BatchNorm does all that the BatchNorm did, but for looking at other records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from sidelight.deep.batch_norm import replace_batch_norm  # noqa: E402
-from sidelight.errors import InputError  # noqa: E402
+from sidelight.deep.batch_norm import replace_batch_norm
+from sidelight.errors import InputError
 
 
 class NormAct(nn.BatchNorm2d):

@@ -1,23 +1,19 @@
 """Methods by name: step size and start have rules of public numbers, and none is dead or refused."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from experiments.networks_auto.by_name import ARCHITECTURES, METHODS, Digits, accuracy, digits
+from tests.deep.networks import Listed, blobs, loss, mlp, vector
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from experiments.networks_auto.by_name import ARCHITECTURES, METHODS, Digits, accuracy, digits  # noqa: E402
-from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
-from torch import nn  # noqa: E402
-
-from sidelight.deep import Checkpoints, Trainer  # noqa: E402
-from sidelight.deep.fit import Fit  # noqa: E402
-from sidelight.errors import InputError  # noqa: E402
-from sidelight.methods import (  # noqa: E402
+from sidelight.deep import Checkpoints, Trainer
+from sidelight.deep.fit import Fit
+from sidelight.errors import InputError
+from sidelight.methods import (
     adadps,
     adamix,
     coupling,
@@ -27,11 +23,11 @@ from sidelight.methods import (  # noqa: E402
     ppsgd,
     sample_mechanism,
 )
-from sidelight.methods.dope_sgd import OpenStart, Warm  # noqa: E402
-from sidelight.methods.parts import Cold  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems import public_training  # noqa: E402
-from sidelight.problems.network_public import NetworkGuide  # noqa: E402
+from sidelight.methods.dope_sgd import OpenStart, Warm
+from sidelight.methods.parts import Cold
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems import public_training
+from sidelight.problems.network_public import NetworkGuide
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(300, 2), blobs(400, 3)
 COLD = ("dp_sgd", "only_private", "full_private", "ppsgd")

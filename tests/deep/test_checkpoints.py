@@ -1,7 +1,5 @@
 """Checkpoints: a run that was cut goes on as if nothing had happened, with its charge and its noise."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -15,32 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import Listed, blobs, loss, mlp, vector
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
-
-from sidelight.clipping import Projection  # noqa: E402
-from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.checkpoint import pack, unpack  # noqa: E402
-from sidelight.errors import (  # noqa: E402
+from sidelight.clipping import Projection
+from sidelight.deep import Checkpoints, LastLayer, Loading, MeanLogits, PublicTraining, Trainer
+from sidelight.deep.checkpoint import pack, unpack
+from sidelight.errors import (
     BudgetExceeded,
     InputError,
     LedgerError,
     PrivacyConditionError,
     PrivacyWarning,
 )
-from sidelight.methods.adadps import adadps  # noqa: E402
-from sidelight.methods.adamix import adamix  # noqa: E402
-from sidelight.methods.coupling import coupling  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.parts import Ema, MeanLast  # noqa: E402
-from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.contract import Contract  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems.datasets import Records  # noqa: E402
+from sidelight.methods.adadps import adadps
+from sidelight.methods.adamix import adamix
+from sidelight.methods.coupling import coupling
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.parts import Ema, MeanLast
+from sidelight.methods.ppsgd import ppsgd
+from sidelight.privacy import events
+from sidelight.privacy.contract import Contract
+from sidelight.privacy.ledger import Ledger
+from sidelight.problems.datasets import Records
 
 PRIVATE, PUBLIC = blobs(200, 1), blobs(60, 2)
 

@@ -1,26 +1,22 @@
 """What noise leaves of a gradient, on public records: against simulations, and where the answer is known."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
+import torch
+from tests.deep.networks import blobs, gradients, loss, mlp, vector
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, gradients, loss, mlp, vector  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight import diagnose  # noqa: E402
-from sidelight.deep import PublicTraining, gradient_points  # noqa: E402
-from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, use_of  # noqa: E402
-from sidelight.errors import InputError, SidelightError  # noqa: E402
-from sidelight.methods.adadps import adadps  # noqa: E402
-from sidelight.methods.adamix import adamix  # noqa: E402
-from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight import diagnose
+from sidelight.deep import PublicTraining, gradient_points
+from sidelight.deep.gradient_points import at_point, plan_for, step_size_for, use_of
+from sidelight.errors import InputError, SidelightError
+from sidelight.methods.adadps import adadps
+from sidelight.methods.adamix import adamix
+from sidelight.methods.dope_sgd import Warm, dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 BRIEF = PublicTraining(steps=20, batch_size=32)
 PLAN = plan_for(2000, 51, epsilon=1.0, delta=1e-5, relation="add-or-remove-one", batch=50, steps=20)

@@ -1,27 +1,23 @@
 """Networks behind scikit-learn's interface."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from tests.deep.networks import blobs, mlp, vector
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from sklearn.base import clone, is_classifier, is_regressor  # noqa: E402
-from sklearn.pipeline import make_pipeline  # noqa: E402
-from sklearn.preprocessing import FunctionTransformer  # noqa: E402
-from tests.deep.networks import blobs, mlp, vector  # noqa: E402
-from torch import nn  # noqa: E402
-
-from sidelight.deep import MajorityVote, PrivateNetClassifier, PrivateNetRegressor  # noqa: E402
-from sidelight.errors import InputError, PrivacyConditionError, UnboundedSensitivity  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import MajorityVote, PrivateNetClassifier, PrivateNetRegressor
+from sidelight.errors import InputError, PrivacyConditionError, UnboundedSensitivity
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.privacy.ledger import Ledger
 
 NAMES = np.array(["cat", "dog", "owl"])
 

@@ -1,24 +1,20 @@
 """What people try first, coming from other libraries, works or gets one line that says what is meant."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from sklearn.base import clone
+from tests.deep.networks import blobs, mlp
+from torch import nn
+from torch.nn import functional
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from sklearn.base import clone  # noqa: E402
-from tests.deep.networks import blobs, mlp  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from torch.optim.lr_scheduler import ReduceLROnPlateau  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-
-from sidelight import PrivateClassifier, PrivateNetClassifier, PrivateStep, Trainer  # noqa: E402
-from sidelight.augment import Compose  # noqa: E402
-from sidelight.deep import replace_batch_norm  # noqa: E402
-from sidelight.errors import InputError  # noqa: E402
+from sidelight import PrivateClassifier, PrivateNetClassifier, PrivateStep, Trainer
+from sidelight.augment import Compose
+from sidelight.deep import replace_batch_norm
+from sidelight.errors import InputError
 
 PRIVATE, PUBLIC, TEST = blobs(80, 1), blobs(60, 2), blobs(50, 3)
 

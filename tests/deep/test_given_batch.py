@@ -1,26 +1,22 @@
 """Mistakes in a training loop of one's own: each is refused by name, and docs/networks.md has the table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import loss, mlp
+from torch.utils.data import DataLoader, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import loss, mlp  # noqa: E402
-from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
-
-from sidelight.deep import PrivateStep  # noqa: E402
-from sidelight.deep.given_batch import OwnDraws, ReturningPersons, SampledDraws  # noqa: E402
-from sidelight.errors import BudgetExceeded, InputError, SidelightError  # noqa: E402
-from sidelight.privacy import accountants, events  # noqa: E402
-from sidelight.privacy.events import Poisson  # noqa: E402
-from sidelight.privacy.identity import Identity  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import PrivateStep
+from sidelight.deep.given_batch import OwnDraws, ReturningPersons, SampledDraws
+from sidelight.errors import BudgetExceeded, InputError, SidelightError
+from sidelight.privacy import accountants, events
+from sidelight.privacy.events import Poisson
+from sidelight.privacy.identity import Identity
+from sidelight.privacy.ledger import Ledger
 
 N, B, STEPS = 1000, 100, 20
 torch.manual_seed(0)

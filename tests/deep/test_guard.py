@@ -1,31 +1,27 @@
 """Runs that diverge get shorter steps, and dead ones are stopped: by public records and released values."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import blobs, loss, mlp, vector
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from sidelight.deep import Checkpoints, Loading, Trainer  # noqa: E402
-from sidelight.deep.guard import Guard, loss_of_the_living  # noqa: E402
-from sidelight.errors import AssumptionError, PrivacyWarning  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.oracles.network.flat import write  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy import accountants, events  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems.datasets import Records  # noqa: E402
-from sidelight.problems.network import NetworkProblem  # noqa: E402
-from sidelight.problems.network_public import HeldOut, NetworkGuide, Score  # noqa: E402
+from sidelight.deep import Checkpoints, Loading, Trainer
+from sidelight.deep.guard import Guard, loss_of_the_living
+from sidelight.errors import AssumptionError, PrivacyWarning
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.ppsgd import ppsgd
+from sidelight.oracles.network.flat import write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy import accountants, events
+from sidelight.privacy.ledger import Ledger
+from sidelight.problems.datasets import Records
+from sidelight.problems.network import NetworkProblem
+from sidelight.problems.network_public import HeldOut, NetworkGuide, Score
 
 PRIVATE, PUBLIC, TEST = blobs(400, 1), blobs(400, 2), blobs(400, 3)
 STILL = functools.partial(torch.optim.SGD, lr=1e-12)  # nothing is ever learned

@@ -1,25 +1,21 @@
 """Every method that networks take learns, within its budget, from the same files as linear models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import blobs, loss, mlp
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, loss, mlp  # noqa: E402
-
-from sidelight.deep import LastLayer, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.network_parts import last_layer_start  # noqa: E402
-from sidelight.errors import AssumptionError, InputError, NotPrivateWarning  # noqa: E402
-from sidelight.methods.adamix import adamix  # noqa: E402
-from sidelight.methods.coupling import coupling, weight_of_noise  # noqa: E402
-from sidelight.methods.declare import get_method  # noqa: E402
-from sidelight.methods.dope_sgd import Warm, dope_sgd  # noqa: E402
-from sidelight.methods.dpmd import dpmd  # noqa: E402
-from sidelight.methods.parts import Automatic, Ema  # noqa: E402
-from sidelight.methods.ppsgd import GrowingBudget  # noqa: E402
+from sidelight.deep import LastLayer, PublicTraining, Trainer
+from sidelight.deep.network_parts import last_layer_start
+from sidelight.errors import AssumptionError, InputError, NotPrivateWarning
+from sidelight.methods.adamix import adamix
+from sidelight.methods.coupling import coupling, weight_of_noise
+from sidelight.methods.declare import get_method
+from sidelight.methods.dope_sgd import Warm, dope_sgd
+from sidelight.methods.dpmd import dpmd
+from sidelight.methods.parts import Automatic, Ema
+from sidelight.methods.ppsgd import GrowingBudget
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(60, 2), blobs(300, 3)
 STEPS = 25

@@ -1,27 +1,23 @@
 """auto on networks: planned on public things, charged before a record is read, not worse than its start."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import Listed, blobs, loss, mlp, vector
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from sidelight.deep import Checkpoints, PrivateNetRegressor, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.fit import Fit  # noqa: E402
-from sidelight.deep.gradient_points import batch_for  # noqa: E402
-from sidelight.deep.guard import annealed  # noqa: E402
-from sidelight.deep.network_auto import Choice  # noqa: E402
-from sidelight.deep.paid_choice import COMPARED  # noqa: E402
-from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems import network  # noqa: E402
+from sidelight.deep import Checkpoints, PrivateNetRegressor, PublicTraining, Trainer
+from sidelight.deep.fit import Fit
+from sidelight.deep.gradient_points import batch_for
+from sidelight.deep.guard import annealed
+from sidelight.deep.network_auto import Choice
+from sidelight.deep.paid_choice import COMPARED
+from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError
+from sidelight.privacy.ledger import Ledger
+from sidelight.problems import network
 
 PRIVATE, PUBLIC, TEST = blobs(1200, 1), blobs(160, 2), blobs(400, 3)
 BRIEF = PublicTraining(steps=8, batch_size=32)  # a poor start, so that there is something to gain

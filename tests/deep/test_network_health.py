@@ -1,7 +1,5 @@
 """Networks count the records that contribute nothing; margins are six standard deviations of the noise."""
 
-from __future__ import annotations
-
 import signal
 import warnings
 from collections.abc import Mapping
@@ -10,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import Listed, blobs, loss, mlp
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, blobs, loss, mlp  # noqa: E402
-
-from sidelight.deep import Checkpoints, PrivateNetClassifier, Trainer  # noqa: E402
-from sidelight.errors import PrivacyWarning, RecordsWarning  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.observer import Observer  # noqa: E402
+from sidelight.deep import Checkpoints, PrivateNetClassifier, Trainer
+from sidelight.errors import PrivacyWarning, RecordsWarning
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.ppsgd import ppsgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy import events
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.observer import Observer
 
 PUBLIC = blobs(60, 2)
 

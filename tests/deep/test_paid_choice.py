@@ -1,19 +1,15 @@
 """Private records choose between a network and its start: bounded, charged, and with the right answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import Listed, blobs, loss, mlp, vector
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
-
-from sidelight.deep import Loading, PublicTraining, Trainer, paid_choice  # noqa: E402
-from sidelight.deep.paid_choice import (  # noqa: E402
+from sidelight.deep import Loading, PublicTraining, Trainer, paid_choice
+from sidelight.deep.paid_choice import (
     CLIP,
     COMPARED,
     SCALES,
@@ -21,12 +17,12 @@ from sidelight.deep.paid_choice import (  # noqa: E402
     PaidChoice,
     planned,
 )
-from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.noise import Noise  # noqa: E402
-from sidelight.privacy.release import share_of  # noqa: E402
-from sidelight.problems.network import NetworkProblem  # noqa: E402
+from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy import events
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import share_of
+from sidelight.problems.network import NetworkProblem
 
 PRIVATE, PUBLIC = blobs(900, 1), blobs(100, 2)
 HOW: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-4, "relation": "add-or-remove-one"}

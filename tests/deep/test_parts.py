@@ -1,7 +1,5 @@
 """The public guide, finishes and ensembles, and which records two datasets share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -9,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.deep.networks import Listed, blobs, gradients, loss, mlp, vector
+from torch import nn
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from safetensors.torch import load_file, save_file  # noqa: E402
-from tests.deep.networks import Listed, blobs, gradients, loss, mlp, vector  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset  # noqa: E402
-
-from sidelight.clipping import Diagonal  # noqa: E402
-from sidelight.deep import (  # noqa: E402
+from sidelight.clipping import Diagonal
+from sidelight.deep import (
     Ensemble,
     Loading,
     MajorityVote,
@@ -27,17 +23,17 @@ from sidelight.deep import (  # noqa: E402
     PrivateStep,
     Trainer,
 )
-from sidelight.deep.network_parts import EnsembleWeights  # noqa: E402
-from sidelight.errors import InputError  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.part_kinds import MetricRule, MetricState, Mix, MixState  # noqa: E402
-from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState  # noqa: E402
-from sidelight.oracles.network.flat import read, write  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems.dataset_overlap import repeats_a_record, shared_records  # noqa: E402
-from sidelight.problems.datasets import Records, as_dataset  # noqa: E402
+from sidelight.deep.network_parts import EnsembleWeights
+from sidelight.errors import InputError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.part_kinds import MetricRule, MetricState, Mix, MixState
+from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState
+from sidelight.oracles.network.flat import read, write
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.privacy.ledger import Ledger
+from sidelight.problems.dataset_overlap import repeats_a_record, shared_records
+from sidelight.problems.datasets import Records, as_dataset
 
 CPU = torch.device("cpu")
 

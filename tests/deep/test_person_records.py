@@ -1,7 +1,5 @@
 """Networks for persons with several rows: one contribution a person, and nothing tells of its rows."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,32 +8,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from tests.deep.networks import Tape, blobs, gradients, loss, mlp, vector
+from tests.private_values import value_of
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Tape, blobs, gradients, loss, mlp, vector  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import Dataset  # noqa: E402
-
-from sidelight.audit.tape import same_noise  # noqa: E402
-from sidelight.deep import (  # noqa: E402
+from sidelight.audit.tape import same_noise
+from sidelight.deep import (
     Loading,
     PrivateNetClassifier,
     PrivateStep,
     Trainer,
     person_records,
 )
-from sidelight.deep.person_records import batch_of_persons  # noqa: E402
-from sidelight.errors import DatasetMismatch, InputError, PrivacyConditionError  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd, full_private  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import network_oracle  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.problems.isolation import record_seed  # noqa: E402
+from sidelight.deep.person_records import batch_of_persons
+from sidelight.errors import DatasetMismatch, InputError, PrivacyConditionError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd, full_private
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import network_oracle
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.passes import records_a_pass
+from sidelight.privacy.ledger import Ledger
+from sidelight.problems.isolation import record_seed
 
 PERSONS, CLIP = 24, 0.1
 CODES = np.random.default_rng(0).integers(0, PERSONS, 90)

@@ -1,26 +1,22 @@
 """Private records: what one becomes depends on no other, and what is wrong with one is told to nobody."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import Tape, blobs, loss, mlp
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Tape, blobs, loss, mlp  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset, TensorDataset  # noqa: E402
-
-from sidelight.deep import Loading, Trainer  # noqa: E402
-from sidelight.deep.private_records import PrivateRecords  # noqa: E402
-from sidelight.errors import InputError, SidelightError  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.release import BoundedSum, joined  # noqa: E402
-from sidelight.problems.datasets import Records, gathering  # noqa: E402
+from sidelight.deep import Loading, Trainer
+from sidelight.deep.private_records import PrivateRecords
+from sidelight.errors import InputError, SidelightError
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import BoundedSum, joined
+from sidelight.problems.datasets import Records, gathering
 
 CPU = torch.device("cpu")
 X, Y = blobs(40, 1)

@@ -1,21 +1,18 @@
 """Plain training on public records: as the user says, or chosen on folds and then done on all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
-from sidelight.methods.baselines import only_public  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems import public_training  # noqa: E402
-from sidelight.problems.datasets import Records  # noqa: E402
-from sidelight.problems.network_public import HeldOut, Score  # noqa: E402
-from sidelight.problems.public_training import CycleSetting, plain_steps, train_well  # noqa: E402
+from sidelight.deep import Loading, PublicTraining, Trainer
+from sidelight.methods.baselines import only_public
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems import public_training
+from sidelight.problems.datasets import Records
+from sidelight.problems.network_public import HeldOut, Score
+from sidelight.problems.public_training import CycleSetting, plain_steps, train_well
 
 GENERATOR = torch.Generator().manual_seed(0)
 X = torch.randn(200, 4, generator=GENERATOR)

@@ -1,7 +1,5 @@
 """Networks on two ranks: the result of one, one charge, one source of noise, and one clear end for all."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from functools import partial

@@ -1,7 +1,5 @@
 """What can fail on public things fails before the charge, in one line."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Mapping
@@ -10,21 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import blobs, loss, mlp, vector
+from torch import nn
+from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler
+from torch.utils.data import Dataset, TensorDataset, random_split
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler  # noqa: E402
-from torch.utils.data import Dataset, TensorDataset, random_split  # noqa: E402
-
-from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.rehearsal import rehearse  # noqa: E402
-from sidelight.errors import InputError, SidelightError  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.observers import Callback, Observer  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer
+from sidelight.deep.rehearsal import rehearse
+from sidelight.errors import InputError, SidelightError
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.observers import Callback, Observer
+from sidelight.privacy.ledger import Ledger
 
 STEPS = 6
 PRIVATE, PUBLIC = blobs(60, 1), blobs(40, 2)

@@ -1,7 +1,5 @@
 """Nobody pays for a resumed run again, so it must be the run that was paid for, and go on once."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
@@ -15,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.deep.networks import Listed, blobs, loss, mlp, vector
+from tests.deep.test_checkpoints import Cut, cut_after, make
+from torch import nn
+from torch.utils.data import Subset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, blobs, loss, mlp, vector  # noqa: E402
-from tests.deep.test_checkpoints import Cut, cut_after, make  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import Subset, TensorDataset  # noqa: E402
-
-from sidelight.deep import Checkpoints, Trainer  # noqa: E402
-from sidelight.deep.binding import code_of, structure_of  # noqa: E402
-from sidelight.errors import InputError, LedgerError, PrivacyConditionError, PrivacyWarning  # noqa: E402
-from sidelight.privacy.contract import Contract  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.noise import Noise  # noqa: E402
+from sidelight.deep import Checkpoints, Trainer
+from sidelight.deep.binding import code_of, structure_of
+from sidelight.errors import InputError, LedgerError, PrivacyConditionError, PrivacyWarning
+from sidelight.privacy.contract import Contract
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.noise import Noise
 
 PRIVATE = blobs(200, 1)
 

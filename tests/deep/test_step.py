@@ -1,29 +1,25 @@
 """PrivateStep: the private gradient in p.grad, charged first, and nothing else touched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from tests.contracts.replay import SilentNoise
+from tests.deep.networks import blobs, gradients, loss, mlp
+from torch import nn
 
-torch = pytest.importorskip("torch")
-
-from tests.contracts.replay import SilentNoise  # noqa: E402
-from tests.deep.networks import blobs, gradients, loss, mlp  # noqa: E402
-from torch import nn  # noqa: E402
-
-from sidelight.deep import PrivateStep  # noqa: E402
-from sidelight.errors import AssumptionError, BudgetExceeded, InputError, LedgerError  # noqa: E402
-from sidelight.methods.coupling import coupling  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.methods.ppsgd import ppsgd  # noqa: E402
-from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
-from sidelight.privacy import events  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.noise import Noise  # noqa: E402
-from sidelight.privacy.release import Run  # noqa: E402
+from sidelight.deep import PrivateStep
+from sidelight.errors import AssumptionError, BudgetExceeded, InputError, LedgerError
+from sidelight.methods.coupling import coupling
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.methods.ppsgd import ppsgd
+from sidelight.oracles.network.state import HONEST_CODE
+from sidelight.privacy import events
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Run
 
 CLIP, B = 0.3, 10.0
 

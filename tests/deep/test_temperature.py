@@ -1,22 +1,18 @@
 """Probabilities of a network fit held-out public records, and its predictions stay as they are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import blobs, loss, mlp, vector
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.data import TensorDataset  # noqa: E402
-
-from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.temperature import fold_temperature  # noqa: E402
-from sidelight.methods import dp_sgd  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.problems.datasets import Loading, Records  # noqa: E402
+from sidelight.deep import Trainer
+from sidelight.deep.temperature import fold_temperature
+from sidelight.methods import dp_sgd
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.datasets import Loading, Records
 
 APART = blobs(300, 7)
 

@@ -1,39 +1,35 @@
 """Trainer: the budget, the order of charge and reading, what it refuses, and what comes out."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.deep.networks import Listed, Tape, blobs, loss, mlp, vector
+from tests.private_values import value_of
+from torch import nn
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-torch = pytest.importorskip("torch")
-
-from tests.deep.networks import Listed, Tape, blobs, loss, mlp, vector  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import ConcatDataset, Subset, TensorDataset  # noqa: E402
-
-from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
-from sidelight.deep.language import model_card  # noqa: E402
-from sidelight.errors import (  # noqa: E402
+from sidelight.deep import Loading, PublicTraining, Trainer
+from sidelight.deep.language import model_card
+from sidelight.errors import (
     AssumptionError,
     BudgetExceeded,
     InputError,
     PrivacyConditionError,
     PrivacyWarning,
 )
-from sidelight.methods.coupling import coupling  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.observers import TrainingProgress  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.state import HONEST_CODE  # noqa: E402
-from sidelight.privacy import accountants, events  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
-from sidelight.privacy.release import BoundedSum  # noqa: E402
-from sidelight.privacy.statement import PrivacyStatement  # noqa: E402
+from sidelight.methods.coupling import coupling
+from sidelight.methods.dope_sgd import dope_sgd
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.observers import TrainingProgress
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.state import HONEST_CODE
+from sidelight.privacy import accountants, events
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.release import BoundedSum
+from sidelight.privacy.statement import PrivacyStatement
 
 PRIVATE, PUBLIC, TEST = blobs(200, 1), blobs(60, 2), blobs(200, 3)
 

@@ -1,7 +1,5 @@
 """Every code block of README and docs runs: a page from top to bottom, in one folder and one namespace."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

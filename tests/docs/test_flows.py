@@ -1,7 +1,5 @@
 """The two flows that docs/design.md draws."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The maps of docs name code and tests that exist, figures that were measured, and pages that are there."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

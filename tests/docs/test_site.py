@@ -1,7 +1,5 @@
 """The site builds strictly, shows every public name, and asks nobody for anything."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """The threat model stands in the same words wherever it is stated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A folder, a report, a line and a box of an estimator."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

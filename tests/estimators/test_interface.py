@@ -1,7 +1,5 @@
 """The estimators among others: a ledger, a grid search, a pipeline, frames, sparse matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

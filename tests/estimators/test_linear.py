@@ -1,7 +1,5 @@
 """The two estimators: what a fit gives, what it guarantees, and what it may learn from what."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

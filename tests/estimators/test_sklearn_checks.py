@@ -5,8 +5,6 @@ that these are no secret. ε is large: the checks ask whether the interface is r
 anything was learned.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

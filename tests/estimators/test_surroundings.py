@@ -1,7 +1,5 @@
 """What scikit-learn does around a fit with private records is warned of, and stands in the statement."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

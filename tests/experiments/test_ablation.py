@@ -1,7 +1,5 @@
 """What each piece adds: the quick version, and the page that is published, against its data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The experiment behind docs/choosing.md, in small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The experiment with features runs from end to end in a small version, stops, and goes on where it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The summaries of the experiment behind docs/reproductions/compare.md."""
 
-from __future__ import annotations
-
 import pytest
 from experiments.compare.__main__ import Cell, cells_table, summary_table
 

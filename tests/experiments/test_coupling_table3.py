@@ -1,21 +1,17 @@
 """The experiment runs from end to end in a small version, stops, and goes on where it was."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from experiments.coupling_table3 import columns  # noqa: E402
-from experiments.coupling_table3.__main__ import arguments, jobs, main  # noqa: E402
-from experiments.coupling_table3.columns import ALIKE, Cnn  # noqa: E402
-from experiments.coupling_table3.digits import warped  # noqa: E402
-from experiments.coupling_table3.report import shared, table, with_coupling  # noqa: E402
-from experiments.sweep import read  # noqa: E402
+import torch
+from experiments.coupling_table3 import columns
+from experiments.coupling_table3.__main__ import arguments, jobs, main
+from experiments.coupling_table3.columns import ALIKE, Cnn
+from experiments.coupling_table3.digits import warped
+from experiments.coupling_table3.report import shared, table, with_coupling
+from experiments.sweep import read
 
 
 def test_quick_version_runs_resumes_and_spends_what_it_was_given(

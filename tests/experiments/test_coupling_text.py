@@ -1,7 +1,5 @@
 """experiments.coupling_text on invented states: every way of training runs, and the table is made."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Datasets: found in the folder, or downloaded and checked, or one sentence that says what to do."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import io

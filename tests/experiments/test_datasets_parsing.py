@@ -1,7 +1,5 @@
 """The published forms of the datasets, in small: bytes in, arrays or a frame out."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import struct

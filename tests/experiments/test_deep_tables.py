@@ -1,21 +1,17 @@
 """The experiment runs in a small version, resumes, and has every cell of its tables once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from experiments.deep_tables import figure2  # noqa: E402
-from experiments.deep_tables.__main__ import arguments, finish_of, jobs, main, method_of  # noqa: E402
-from experiments.deep_tables.cells import FIELDS, TABLES, job  # noqa: E402
-from experiments.deep_tables.problems import problem  # noqa: E402
-from experiments.deep_tables.report import figure2 as figure2_table  # noqa: E402
-from experiments.deep_tables.report import page  # noqa: E402
-from experiments.sweep import read  # noqa: E402
+import torch
+from experiments.deep_tables import figure2
+from experiments.deep_tables.__main__ import arguments, finish_of, jobs, main, method_of
+from experiments.deep_tables.cells import FIELDS, TABLES, job
+from experiments.deep_tables.problems import problem
+from experiments.deep_tables.report import figure2 as figure2_table
+from experiments.deep_tables.report import page
+from experiments.sweep import read
 
 
 @pytest.mark.filterwarnings("ignore:a seed")

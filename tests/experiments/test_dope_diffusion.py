@@ -1,25 +1,23 @@
 """A tiny diffusion model learns, fills its pool, is interrupted, goes on, and serves a Trainer."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from experiments.dope_table9 import denoising  # noqa: E402
-from experiments.dope_table9.diffusion import Diffusion, Pool, generate_pool  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.utils.data import ConcatDataset, TensorDataset  # noqa: E402
+from experiments.dope_table9 import denoising
+from experiments.dope_table9.diffusion import Diffusion, Pool, generate_pool
+from torch import nn
+from torch.utils.data import ConcatDataset, TensorDataset
 
-from sidelight.deep import PublicTraining, Trainer  # noqa: E402
-from sidelight.errors import InputError, MissingDependency  # noqa: E402
-from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
+from sidelight.deep import PublicTraining, Trainer
+from sidelight.errors import InputError, MissingDependency
+from sidelight.methods.dope_sgd import dope_sgd
 
 TINY = Diffusion(
     channels=(8, 16), layers=1, attention=False, steps=6, batch_size=8, sampling_steps=3, save_every=2

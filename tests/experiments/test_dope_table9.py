@@ -1,17 +1,15 @@
 """The experiment runs from end to end in a small version, stops, and goes on where it was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 
-from experiments.dope_table9.__main__ import ensembles, main  # noqa: E402
-from experiments.dope_table9.cells import (  # noqa: E402
+from experiments.dope_table9.__main__ import ensembles, main
+from experiments.dope_table9.cells import (
     BATCH,
     GENERATED,
     HEADLINE,
@@ -20,11 +18,11 @@ from experiments.dope_table9.cells import (  # noqa: E402
     ConvNet,
     method_of,
 )
-from experiments.dope_table9.choice import chosen  # noqa: E402
-from experiments.dope_table9.images import enlarged, split, transformed  # noqa: E402
+from experiments.dope_table9.choice import chosen
+from experiments.dope_table9.images import enlarged, split, transformed
 
-from sidelight.methods.dope_sgd import PublicGradient  # noqa: E402
-from sidelight.oracles.network.flat import read  # noqa: E402
+from sidelight.methods.dope_sgd import PublicGradient
+from sidelight.oracles.network.flat import read
 
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:

@@ -1,16 +1,12 @@
 """The language experiment on an invented text: everything runs, and no private word decides what is known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from experiments.dope_wikitext import __main__ as command  # noqa: E402
-from experiments.dope_wikitext import corpus, starts  # noqa: E402
-from experiments.dope_wikitext.report import fine_tuning, page  # noqa: E402
+import torch
+from experiments.dope_wikitext import __main__ as command
+from experiments.dope_wikitext import corpus, starts
+from experiments.dope_wikitext.report import fine_tuning, page
 
 
 def invented(part: str, *, private: str = "") -> list[str]:

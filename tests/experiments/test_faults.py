@@ -1,7 +1,5 @@
 """The fault run in small: four kills of `fit` and sixteen hostile files (python -m experiments.faults)."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The experiment with tables larger than memory runs in a small version, and cleans up."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,18 +1,13 @@
 """The experiment runs from end to end in a small version, stops, and goes on where it was."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from experiments.networks_auto.__main__ import BY_HAND, FREE, PRIVATE, arguments, by_hand, jobs, main  # noqa: E402
-from experiments.networks_auto.report import page, table, verdict  # noqa: E402
-from experiments.sweep import read  # noqa: E402
+from experiments.networks_auto.__main__ import BY_HAND, FREE, PRIVATE, arguments, by_hand, jobs, main
+from experiments.networks_auto.report import page, table, verdict
+from experiments.sweep import read
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,7 +1,5 @@
 """The comparison with other libraries, in small; and the page that is published, against its data."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The audit of docs/persons.md, with four rows a person; and the page shows what was measured."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A short version of the rehearsal experiment."""
 
-from __future__ import annotations
-
 import pytest
 from experiments import datasets
 

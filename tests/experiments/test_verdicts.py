@@ -1,7 +1,5 @@
 """The summary of the papers' pages is what the committed runs say, and a verdict follows from its leads."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """A text is alone: its row depends on it and on the encoder. Whatever a text holds, there is silence."""
 
-from __future__ import annotations
-
 import random
 import warnings
 from collections.abc import Sequence

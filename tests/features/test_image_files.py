@@ -1,7 +1,5 @@
 """Images in files as a column of a table: read one by one, silently, and through features of public ones."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Features come from public images alone; a private image's depend on that image and on nothing else."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings
@@ -11,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
+import torch
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
-torch = pytest.importorskip("torch")
-
-from sidelight.errors import InputError, NotPrivateWarning  # noqa: E402
-from sidelight.estimators import PrivateClassifier  # noqa: E402
-from sidelight.features import PatchFeatures  # noqa: E402
-from sidelight.features.patch_layers import (  # noqa: E402
+from sidelight.errors import InputError, NotPrivateWarning
+from sidelight.estimators import PrivateClassifier
+from sidelight.features import PatchFeatures
+from sidelight.features.patch_layers import (
     learn_components,
     learn_kernel_components,
     learn_layer,

@@ -1,7 +1,5 @@
 """Clients that pull a small model toward targets of their own, and a run of them on the audit's tape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

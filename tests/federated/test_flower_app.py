@@ -1,7 +1,5 @@
 """`flwr run` starts the app of experiments/federated_app: a SuperLink, Ray, and phones that are simulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Flower's face, on a grid of this test's own. `make test-flower` runs it where Flower is installed."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """A federated round is the one private step, with clients for records."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clients within one process send what one client alone would."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

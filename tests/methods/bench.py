@@ -1,7 +1,5 @@
 """One private step on gradients that a test writes down, to compare with numbers worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the tests of convex methods share: reference numbers, small tasks, an account that remembers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

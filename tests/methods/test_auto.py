@@ -1,7 +1,5 @@
 """auto chooses from public quantities, says why, and stays within the budget."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

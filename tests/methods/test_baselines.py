@@ -1,7 +1,5 @@
 """OnlyPub, NonPriv and Majority."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

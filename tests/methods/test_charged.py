@@ -1,7 +1,5 @@
 """Plan, check, charge, read, run: planted faults in a method are caught whatever it does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Any part works with any other: random recipes keep every promise, on any loss, dense or sparse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every convex method promises."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import warnings

@@ -1,7 +1,5 @@
 """A method is one file: whoever lists methods finds it once it is imported, with nothing else touched."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

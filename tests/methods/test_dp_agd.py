@@ -1,7 +1,5 @@
 """DP-AGD and AgdAvg: vectors N1 to N4 and P3, the line search, and the filter."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 

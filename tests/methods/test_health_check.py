@@ -3,8 +3,6 @@
 Margins are six standard deviations of the noise, so that no test fails by chance.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

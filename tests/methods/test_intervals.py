@@ -1,7 +1,5 @@
 """Intervals of predictions: bounded by one record, inside the budget, and true."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Trees on a line learn what it cannot, inside the plan, and are dropped if they do not help."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

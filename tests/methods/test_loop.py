@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -24,7 +22,7 @@ class Watching(ClipRule, ClipState):
     shown: list[Any] = field(default_factory=list)
     needs_after: ClassVar[bool] = True
 
-    def begin(self, where: Any, params: Any) -> Watching:
+    def begin(self, where: Any, params: Any) -> "Watching":
         return self
 
     def at(self, step: int, params: Any, metric: Any, origin: Any) -> Flat:

@@ -1,7 +1,5 @@
 """Slopes and curvatures against finite differences, and constants that are true and tight."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

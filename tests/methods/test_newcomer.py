@@ -3,8 +3,6 @@
 Nothing is charged for any of them: whatever can be refused is refused before the ledger is written.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Objective perturbation and AMP: vectors K1 to K7, and exact divergences in one dimension."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Output perturbation: vector E7, and how far one record can move the result."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.methods.convex_tools import AR, Account, computed, rows_of, saturated, task_of

@@ -1,7 +1,5 @@
 """The paid comparison: bounded by one record, inside the budget, and right where it matters."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from pathlib import Path

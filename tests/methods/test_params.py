@@ -1,7 +1,5 @@
 """Nested parameters of frozen methods."""
 
-from __future__ import annotations
-
 import pytest
 
 from sidelight.errors import InputError

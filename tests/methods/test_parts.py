@@ -1,7 +1,5 @@
 """Clips keep their bound after rounding, on arrays and tensors; metrics are linear and frozen."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PNSGD: vectors L1 to L4, and the exact divergence of the last iterate where it is Gaussian."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

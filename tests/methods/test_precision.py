@@ -1,7 +1,5 @@
 """Precision weighting: the weight is the ratio of two precisions, and everything it asks for is public."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Probabilities: a scale that is found where it was planted, and counts that are paid for."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

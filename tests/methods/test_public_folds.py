@@ -1,7 +1,5 @@
 """Folds of public rows: what clipping costs, and what the noise is compared with."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.methods.convex_tools import task_of

@@ -1,7 +1,5 @@
 """Public rows that are of another kind lose their weight, and are left alone if they are far off."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

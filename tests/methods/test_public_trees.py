@@ -1,7 +1,5 @@
 """Boosted trees of all folds at once: no row has a say in what is predicted for it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingRegressor

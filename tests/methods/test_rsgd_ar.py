@@ -1,7 +1,5 @@
 """RSGD-AR and NSGD: vectors E1 to E6, and how far one record can move the result."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """`auto` on several classes: as good as public whitening, with probabilities of the right scale."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A small release beside a method: one plan, within the budget, and no more noise than that takes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The constants that proofs use, sums over records, and the exact solver."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """The list of mistakes that people make, each with what becomes of it: refused, or computed correctly."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Mistakes of a second round, each with what becomes of it."""
 
-from __future__ import annotations
-
 import array
 import itertools
 import random

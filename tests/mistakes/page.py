@@ -1,7 +1,5 @@
 """docs/zoo.md, made of the lists of correct models and of mistakes; tests check that each line is true."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What most models of the list share: shapes of their records, their head and their norm."""
 
-from __future__ import annotations
-
 from tests.mistakes.registry import floats, integers
 from torch import nn
 

@@ -1,7 +1,5 @@
 """The list of correct models: how each is built, its records, its loss and its expected route."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

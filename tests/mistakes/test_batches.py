@@ -1,19 +1,14 @@
 """Mistakes by which one record changes what another contributes: refused, or each record is taken alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
+import torch
+from tests.mistakes.tools import entropy, labeled
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.tools import entropy, labeled  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 CLIP = 0.1
 

@@ -1,20 +1,16 @@
 """A branch by values of records is taken by each record alone, whatever its neighbors are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from tests.mistakes.registry import Of, entropy
+from tests.mistakes.tools import assert_exact, labeled
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.registry import Of, entropy  # noqa: E402
-from tests.mistakes.tools import assert_exact, labeled  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 
 def _asserting(m: Any, x: Tensor) -> Tensor:

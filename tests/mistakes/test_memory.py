@@ -1,20 +1,15 @@
 """Code that remembers records: refused by the name of what it writes to, or put back."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from typing import Any
 
 import pytest
+from tests.mistakes.mistake_list import Model
+from tests.mistakes.tools import assert_exact, entropy, labeled
+from torch import Tensor
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.mistake_list import Model  # noqa: E402
-from tests.mistakes.tools import assert_exact, entropy, labeled  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 
 @functools.cache

@@ -1,19 +1,15 @@
 """Parameters that are used outside of the module that holds them, or that no optimizer ever sees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from tests.mistakes.tools import Loss, assert_exact, entropy, labeled
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.tools import Loss, assert_exact, entropy, labeled  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.errors import AssumptionError
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 SMALL = 1e-3  # a share of the gradient that a comparison to 2 % does not see
 

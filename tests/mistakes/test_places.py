@@ -1,21 +1,17 @@
 """What a record contributes does not depend on its place, or its rank, among the others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
+import torch
+from tests.mistakes.registry import Of, entropy
+from tests.mistakes.tools import labeled
+from tests.private_values import value_of
+from torch import Tensor, nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.registry import Of, entropy  # noqa: E402
-from tests.mistakes.tools import labeled  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 CLIP = 1.0
 

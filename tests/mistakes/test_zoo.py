@@ -1,28 +1,24 @@
 """Correct models are exact, by the route that the page names; mistakes are caught or computed correctly."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
+from tests.mistakes.mistake_list import CAPTURED, COUNTER, Keeps, Model
+from tests.mistakes.more_mistakes import ELSEWHERE, MISTAKES
+from tests.mistakes.page import PAGE, page
+from tests.mistakes.tools import clipped_one_by_one
+from tests.mistakes.zoo import CASES, Case
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.mistakes.mistake_list import CAPTURED, COUNTER, Keeps, Model  # noqa: E402
-from tests.mistakes.more_mistakes import ELSEWHERE, MISTAKES  # noqa: E402
-from tests.mistakes.page import PAGE, page  # noqa: E402
-from tests.mistakes.tools import clipped_one_by_one  # noqa: E402
-from tests.mistakes.zoo import CASES, Case  # noqa: E402
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.batches import Batch, take, tensors  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.batches import Batch, take, tensors
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 CLIP, COUNT = 0.5, 8
 pytestmark = pytest.mark.filterwarnings("ignore:.*enable_nested_tensor", "ignore:There is a performance drop")

@@ -1,7 +1,5 @@
 """What tests of mistakes share: gradients of single records by plain autograd, and the sums they lead to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Correct models: adapters with shapes of peft; learned scalars, checks and branches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

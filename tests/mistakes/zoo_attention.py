@@ -1,7 +1,5 @@
 """Correct models: attention and transformers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

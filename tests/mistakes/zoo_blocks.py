@@ -1,7 +1,5 @@
 """Correct models: more blocks and heads, and weights that are computed from others."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Correct models: generative models, and language models."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Correct models: one for each layer that people use, as in the test suite of Opacus."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

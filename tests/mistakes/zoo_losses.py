@@ -1,7 +1,5 @@
 """Correct models: losses that people train with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

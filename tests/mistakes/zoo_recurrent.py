@@ -1,7 +1,5 @@
 """Correct models: recurrent networks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

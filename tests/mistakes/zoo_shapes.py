@@ -1,7 +1,5 @@
 """Correct models: experts, pairs, graphs and several tasks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Correct models: architectures for images, with shapes of timm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """What comes of a model: its clipped sum against float64 gradients of each record, and against neighbors."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from dataclasses import dataclass

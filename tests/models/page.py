@@ -1,7 +1,5 @@
 """The table of docs/models.md, made of what was measured."""
 
-from __future__ import annotations
-
 import math
 import re
 from importlib.metadata import version

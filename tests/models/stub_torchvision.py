@@ -4,8 +4,6 @@ Each build of torchvision demands one build of torch, so these tests do without.
 empty stand-in takes its place; afterwards it is gone, and other libraries see that there is none.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType

@@ -3,8 +3,6 @@
 `make test-models` runs this in an environment of its own.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 `make test-models` runs this in an environment of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 `make test-models` runs this in an environment of its own. SIDELIGHT_WRITE=1 writes the page anew.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

@@ -1,7 +1,5 @@
 """Encoders with weights: a row to the last bit the same, whatever is around its text. `make test-models`."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import random

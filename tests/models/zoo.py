@@ -3,8 +3,6 @@
 Import once transformers, peft and timm are there (`make test-models`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

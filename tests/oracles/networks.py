@@ -1,7 +1,5 @@
 """What network tests share: per-record gradients by torch.func, and the sums they should lead to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random problems, and their sums the slow way: one gradient per record, materialized."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

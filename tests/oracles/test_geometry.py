@@ -1,7 +1,5 @@
 """The norm of a contribution is never too small, least of all near a large origin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,21 +1,17 @@
 """Large passes are examined with few records first, and what is wrong with many alone is found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
+import torch
+from tests.oracles.networks import private_sum, squared_error
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import check  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import check
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.passes import records_a_pass
 
 MANY = 40  # records of a pass
 Change = Callable[["Faulty", Tensor], Tensor]

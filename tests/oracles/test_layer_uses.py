@@ -1,21 +1,17 @@
 """Layers used in unusual ways (twice, in part, shared, sequence first), against torch.func in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
+from tests.oracles.networks import assert_sums_agree, private_sum, squared_error
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import assert_sums_agree, private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 
 def normal(*shape: int) -> Tensor:

@@ -1,24 +1,20 @@
 """Every layer rule against torch.func, in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from tests.oracles.networks import assert_sums_agree, expected, gradients, private_sum, squared_error
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import assert_sums_agree, expected, gradients, private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.deep.batch_norm import replace_batch_norm  # noqa: E402
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.network import layers  # noqa: E402
-from sidelight.oracles.network.layers import Use, rule_for  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import (  # noqa: E402  # noqa: E402
+from sidelight.deep.batch_norm import replace_batch_norm
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Automatic, Flat
+from sidelight.oracles.network import layers
+from sidelight.oracles.network.layers import Use, rule_for
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.pieces import (
     ClipCenter,
     Convolution,
     Outer,

@@ -1,7 +1,5 @@
 """Sums of slopes by leaf: bounded as declared for any record, the same for rows in blocks and for persons."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

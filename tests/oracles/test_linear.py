@@ -1,7 +1,5 @@
 """The linear oracle against materialized gradients, its neighbors, and its worst numerical case."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from typing import Any
@@ -408,7 +406,7 @@ class Stretch:
 
     lift = apply
 
-    def absolute(self) -> Stretch:
+    def absolute(self) -> "Stretch":
         return self
 
 

@@ -1,7 +1,5 @@
 """Second moments of private rows: bounded as declared, packed without a loss, silent about bad records."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,14 +1,10 @@
 """The network oracle as a whole: what it promises about models, batches and neighbors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import (  # noqa: E402
+import torch
+from tests.oracles.networks import (
     assert_neighbors_are_near,
     assert_sums_agree,
     expected,
@@ -16,16 +12,16 @@ from tests.oracles.networks import (  # noqa: E402
     private_sum,
     squared_error,
 )
-from torch import Tensor, nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from sidelight.clipping import Diagonal, Features, Projection  # noqa: E402
-from sidelight.errors import AssumptionError, InputError, RelationError  # noqa: E402
-from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.network.flat import RunningSum, TailProjection, _Norms  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Squares  # noqa: E402
-from sidelight.oracles.network.shared_pieces import Tied  # noqa: E402
+from sidelight.clipping import Diagonal, Features, Projection
+from sidelight.errors import AssumptionError, InputError, RelationError
+from sidelight.methods.parts import Automatic, Flat
+from sidelight.oracles.network.flat import RunningSum, TailProjection, _Norms
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.pieces import Squares
+from sidelight.oracles.network.shared_pieces import Tied
 
 
 def normal(*shape: int) -> Tensor:

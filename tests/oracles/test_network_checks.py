@@ -1,23 +1,19 @@
 """What the network oracle does before it reads a record, and with records that the model cannot take."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 
 import pytest
+import torch
+from tests.oracles.networks import private_sum, squared_error
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.clipping import Projection  # noqa: E402
-from sidelight.errors import AssumptionError  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import gradient_check  # noqa: E402
-from sidelight.oracles.network.flat import per_example  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.clipping import Projection
+from sidelight.errors import AssumptionError
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import gradient_check
+from sidelight.oracles.network.flat import per_example
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 
 class Apart(nn.Module):

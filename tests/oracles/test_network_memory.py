@@ -1,7 +1,5 @@
 """Nothing of the size records × parameters is built: every tensor that an operation returns is weighed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,20 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from tests.oracles.networks import private_sum, squared_error
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
-
-from sidelight.clipping import Diagonal, Projection  # noqa: E402
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network import flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.pieces import Outer, Piece, Rows, Sparse  # noqa: E402
-from sidelight.oracles.network.shared_pieces import Tied, merged  # noqa: E402
+from sidelight.clipping import Diagonal, Projection
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network import flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.pieces import Outer, Piece, Rows, Sparse
+from sidelight.oracles.network.shared_pieces import Tied, merged
 
 
 class Weighing(TorchDispatchMode):

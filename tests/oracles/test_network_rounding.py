@@ -1,26 +1,22 @@
 """No clipped record is longer than its bound: checked in float64 on the very numbers that are added up."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 
 import pytest
+import torch
+from tests.oracles.networks import private_sum, squared_error
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.oracles.networks import private_sum, squared_error  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.clipping import Clip, Diagonal, Projection  # noqa: E402
-from sidelight.methods.parts import Automatic, Flat  # noqa: E402
-from sidelight.oracles.network import pieces  # noqa: E402
-from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example  # noqa: E402
-from sidelight.oracles.network.module_calls import Computed  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
-from sidelight.oracles.network.passes import records_a_pass  # noqa: E402
-from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares  # noqa: E402
-from sidelight.oracles.network.shared_pieces import Sum  # noqa: E402
+from sidelight.clipping import Clip, Diagonal, Projection
+from sidelight.methods.parts import Automatic, Flat
+from sidelight.oracles.network import pieces
+from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example
+from sidelight.oracles.network.module_calls import Computed
+from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.passes import records_a_pass
+from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares
+from sidelight.oracles.network.shared_pieces import Sum
 
 
 def exact(piece: Piece) -> Tensor:

@@ -1,7 +1,5 @@
 """Plain DP-SGD equals Opacus': its materialized gradients, its ghost clipping, and its optimizer's step."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

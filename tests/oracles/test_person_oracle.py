@@ -1,7 +1,5 @@
 """Persons with several rows: sums of clipped mean gradients, compared with gradients written out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The public oracle against materialized gradients and finite differences."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Counts of private records by the gap of their scores: bounded as declared, silent about bad records."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

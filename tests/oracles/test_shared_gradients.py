@@ -1,20 +1,16 @@
 """Branches that are added up get one gradient tensor. Each of their biases counts, and counts once."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from tests.private_values import value_of
+from torch import Tensor, nn
 
-torch = pytest.importorskip("torch")
-
-from tests.private_values import value_of  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-
-from sidelight.methods.parts import Flat  # noqa: E402
-from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
+from sidelight.methods.parts import Flat
+from sidelight.oracles.network.network_oracle import NetworkOracle
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 

@@ -1,7 +1,5 @@
 """A change of one thing is noticed among many, and put back."""
 
-from __future__ import annotations
-
 import random
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from sidelight.oracles.network.snapshots import TensorSnapshot  # noqa: E402
-from sidelight.oracles.network.state import CodeState  # noqa: E402
+from sidelight.oracles.network.snapshots import TensorSnapshot
+from sidelight.oracles.network.state import CodeState
 
 
 class Held:

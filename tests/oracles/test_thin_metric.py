@@ -1,7 +1,5 @@
 """A thin metric is the whitening matrix that it stands for, and never measures a row too short."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

@@ -8,8 +8,6 @@ release, and Gaussians without sampling, have closed forms, which are taken in 5
     python -m tests.privacy.inversion     # writes inversion.json, the plans of test_reference.py: an hour
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

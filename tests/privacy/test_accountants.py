@@ -1,7 +1,5 @@
 """What events cost, cross-checked against dp-accounting and Opacus, and its properties."""
 
-from __future__ import annotations
-
 import functools
 import math
 

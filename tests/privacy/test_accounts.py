@@ -1,7 +1,5 @@
 """A run whose own filter was never asked is stopped by the account."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

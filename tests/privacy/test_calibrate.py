@@ -1,7 +1,5 @@
 """The least noise: safe, least, monotone, fast where it counts, possible everywhere."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Events: what they say, and their readable JSON."""
 
-from __future__ import annotations
-
 import json
 import math
 

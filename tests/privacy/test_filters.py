@@ -1,7 +1,5 @@
 """Filters never admit past the budget, and say what was asked and what is left."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Noise is added in floating point: a sum of another type is converted safely, or refused by its type."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 What a budget admits is in test_ledger_budget.py, what happens to files in test_ledger_file.py.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """A dataset of a ledger knows its records: what it is bound to, and what it refuses."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from decimal import Decimal

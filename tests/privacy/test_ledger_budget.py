@@ -1,7 +1,5 @@
 """What a lifetime budget lets through: never more than (ε, δ), however the runs were chosen."""
 
-from __future__ import annotations
-
 import math
 import re
 import threading

@@ -1,7 +1,5 @@
 """A damaged or edited ledger file is reported, never believed and never replaced."""
 
-from __future__ import annotations
-
 import json
 import random
 import sqlite3

@@ -1,7 +1,5 @@
 """Places where a ledger cannot be made, read or written: each is one clear line; nothing spent is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -4,8 +4,6 @@ A child is forked, not spawned, so that a kill costs milliseconds. It says over 
 whatever it said must be in the file, and the file must open.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

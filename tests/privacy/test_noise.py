@@ -1,7 +1,5 @@
 """The noise source: cryptographic unless seeded, resumable, Gaussian; and the exact discrete Gaussian."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Gaussian numbers in float32: the textbook's, of no smaller scale, with tails that do not end early."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Observers hear of a run in order, from every face, and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@
 to 10⁷ steps, δ of 1e-15 … 1e-5), by a method that shares nothing with ours; see `inversion`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

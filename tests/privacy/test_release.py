@@ -1,7 +1,5 @@
 """The one door: charge first, then noise; and nothing private gets out any other way."""
 
-from __future__ import annotations
-
 import ast
 import math
 import pickle

@@ -1,7 +1,5 @@
 """What the PLD accountant computes bounds what it stands for: curves, grids and transforms, in 50 digits."""
 
-from __future__ import annotations
-
 import math
 import random
 

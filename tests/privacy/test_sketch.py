@@ -1,7 +1,5 @@
 """Gaussian sketches: the curve of their event, the pairs that it dominates, and the door that draws them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

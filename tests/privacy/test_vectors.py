@@ -1,7 +1,5 @@
 """Groups A, B, C, F and the filter vectors: every number that the reference file gives for the core."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reference numbers of tests/vectors.json, by id."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ one that nobody disturbed: a share that was lost or counted twice, or noise that
 With a ledger, the charge must be there as soon as a private record was read.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile
@@ -19,21 +17,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
 if not torch.distributed.is_available() or not hasattr(os, "fork"):
     pytest.skip("no torch.distributed, or no fork", allow_module_level=True)
 
-import torch.distributed as dist  # noqa: E402
-from tests.contracts.network_scenes import _calibrated, _cost  # noqa: E402
-from tests.deep.networks import blobs, loss, mlp, vector  # noqa: E402
-from tests.deep.rank_scenes import Ended, Running, on_ranks, values  # noqa: E402
+import torch.distributed as dist
+from tests.contracts.network_scenes import _calibrated, _cost
+from tests.deep.networks import blobs, loss, mlp, vector
+from tests.deep.rank_scenes import Ended, Running, on_ranks, values
 
-from sidelight.deep import Checkpoints, Trainer  # noqa: E402
-from sidelight.errors import RankLost  # noqa: E402
-from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.privacy import accountants  # noqa: E402
-from sidelight.privacy.ledger import Ledger  # noqa: E402
+from sidelight.deep import Checkpoints, Trainer
+from sidelight.errors import RankLost
+from sidelight.methods.dp_sgd import dp_sgd
+from sidelight.privacy import accountants
+from sidelight.privacy.ledger import Ledger
 
 TRIALS = int(os.environ.get("SIDELIGHT_KILLS", "1"))
 STEPS, SECONDS = 60, 120.0  # a rank that is still there after so long hangs

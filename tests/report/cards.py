@@ -1,7 +1,5 @@
 """Cards of every method on one small problem, made once, and one with everything in it."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from typing import Any

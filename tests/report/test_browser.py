@@ -1,7 +1,5 @@
 """The report in headless Chromium: what a reader sees, hears from a screen reader, prints and clicks."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

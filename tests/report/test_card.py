@@ -1,7 +1,5 @@
 """The card: JSON in and out, and one clear sentence for what is no card."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

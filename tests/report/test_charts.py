@@ -1,7 +1,5 @@
 """Axes with round ticks, drawings with finite places, and numbers rounded to the safe side."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Page one: what it says follows from the numbers, and every number is computed again here."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

@@ -1,7 +1,5 @@
 """What each column does: partial dependence of the released model over public rows, and nothing private."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path

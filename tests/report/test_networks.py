@@ -1,7 +1,5 @@
 """A trained network gets the same report."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a notebook shows of a fit: its guarantee, what the budget bought, and a link to the report."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The HTML report: every method, every text escaped, nothing from outside, nothing flattering."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -1,7 +1,5 @@
 """Facts that were declared, what a reviewer is asked, and the registry's entry."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

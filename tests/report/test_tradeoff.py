@@ -1,7 +1,5 @@
 """The attacker's curve: exact where that is known, and never optimistic."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

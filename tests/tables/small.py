@@ -1,7 +1,5 @@
 """A small problem with mixed columns, and words that no message may quote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The raw Adult table, as a new user has it: schema, fit, predict (docs/tables.md holds the whole table)."""
 
-from __future__ import annotations
-
 import pytest
 from experiments import datasets
 from experiments.adult_tables.__main__ import run, table

@@ -1,7 +1,5 @@
 """The encoding: every record by itself, bounded, and no value is an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From two tables to a model, and to a folder and back."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

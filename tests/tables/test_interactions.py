@@ -1,7 +1,5 @@
 """Products of two numbers: functions of one record, chosen on public rows, as many as the noise allows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

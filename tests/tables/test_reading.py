@@ -1,7 +1,5 @@
 """Files into frames: what is found, what is refused, and that private contents decide nothing."""
 
-from __future__ import annotations
-
 import gzip
 from decimal import Decimal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is learned from public rows, and how a schema goes to a file and back."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Columns of text in tables: through a public encoder, one record by itself, and refused before a charge."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path
