@@ -17,6 +17,11 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from sidelight.arrays import Floats, Json
+from sidelight.audit.correlated import (
+    noise_is_correlated_as_charged,
+    runs_within_sensitivity,
+    turns_are_kept,
+)
 from sidelight.audit.result import AuditResult, Claim, Finding, Separation, choosing, failed, separate
 from sidelight.audit.sampling import performs_its_event
 from sidelight.audit.subjects import Outcome, Subject, World, as_subject, verdict
@@ -31,7 +36,7 @@ from sidelight.privacy.open_accounts import certificate_of
 
 _FEW = 3  # releases of a kind that are repeated many times
 _RELEASES = 100  # how often, if it is a sum with noise
-_SUMS = ("release", "release_on_grid")
+_SUMS = ("release", "release_on_grid", "release_correlated")
 
 
 def replay_neighbors(
@@ -102,6 +107,7 @@ def _replayed(subject: Subject, seed: int, details: Json) -> list[Finding]:
     base, others = subject.neighbors()
     tape, outcome = record(subject, base, seed=seed)
     findings = charges(tape, outcome.charged, subject.claim)
+    findings += noise_is_correlated_as_charged(tape) + turns_are_kept(tape)
     for sampler, n in tape.samplers:
         findings += performs_its_event(sampler, n, seed=seed)
     findings += _compared(subject, seed, details, tape, outcome, others)
@@ -134,6 +140,8 @@ def _compared(
         other, theirs = record(subject, world, seed=seed, like=tape, everyone=everyone, batch=batch)
         details["largest_share"] = max(details["largest_share"], largest_share(tape, other))
         moved = within_sensitivity(tape, other)
+        if not (everyone or batch):
+            moved += runs_within_sensitivity(tape, other)
         # Where runs have come apart already, the rest differs of itself.
         findings += moved or nothing_outside(outcome.outside, theirs.outside)
     return findings

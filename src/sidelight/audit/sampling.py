@@ -15,6 +15,7 @@ from sidelight.audit.result import Finding
 from sidelight.privacy import events
 from sidelight.privacy.events import Sampler
 from sidelight.privacy.noise import Noise
+from sidelight.privacy.turns import Places, Turns
 
 _SIGNIFICANCE = 1e-6
 PROMISE = "batches are drawn as the event says"
@@ -23,6 +24,8 @@ PROMISE = "batches are drawn as the event says"
 def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int = 0) -> list[Finding]:
     """Draw many batches and compare sizes, shares and overlaps with those of the event."""
     noise = Noise(seed)
+    if isinstance(sampler, Turns):
+        return _takes_turns(sampler, n, noise)
     batches = [sampler.indices(n, noise) for _ in range(draws)]
     members = np.zeros((draws, n), dtype=np.int64)
     for row, batch in zip(members, batches, strict=True):
@@ -33,6 +36,26 @@ def performs_its_event(sampler: Sampler, n: int, *, draws: int = 400, seed: int 
         return [Finding(PROMISE, f"charged as {charged}, and a record is in a batch twice")]
     seen = _departure(event, members, n)
     return [Finding(PROMISE, f"charged as {charged}, {seen}")] if seen else []
+
+
+def _takes_turns(turns: Turns, n: int, noise: Noise) -> list[Finding]:
+    """Places are even over many runs; a batch has its share of those whose turn it is, and nobody else."""
+    keys = [noise.generator.bytes(32) for _ in range(max(1, 4000 // n))]
+    runs = [Places(turns, n, key=key) for key in keys]
+    drawn = np.zeros((len(runs), turns.cycle, n), dtype=np.int64)
+    for run, places in zip(drawn, runs, strict=True):
+        for step in range(2 * turns.cycle):
+            np.add.at(run[step % turns.cycle], places.turn(step).indices(n, noise), 1)
+    q, said = turns.sampling_probability, f"charged as {events.describe(turns.event(n, 1.0))}"
+    if ((drawn > 0).sum(axis=1) > 1).any() or drawn.max() > 2:
+        return [Finding(PROMISE, f"{said}, and a record is drawn when it is not its turn")]
+    total, expected = drawn.sum(), 2 * len(runs) * n * q
+    if turns.largest is None and abs(total - expected) > 6 * math.sqrt(expected * (1 - q)) + 1e-9:
+        return [Finding(PROMISE, f"{said}, but batches have another share of those whose turn it is")]
+    per_place = drawn.sum(axis=(0, 2)) * turns.cycle / max(total, 1) - 1
+    if np.abs(per_place).max() > 8 * math.sqrt(turns.cycle / max(total, 1)) + 1e-9:
+        return [Finding(PROMISE, f"{said}, but some places of the cycle have more records than others")]
+    return []
 
 
 def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:

@@ -30,7 +30,7 @@ from sidelight.privacy.release import Account, BoundedSum, Released
 
 FUNCTIONS = (
     *("release", "select", "perturbed_solution", "private_process"),
-    *("release_on_grid", "release_sketch"),
+    *("release_on_grid", "release_sketch", "release_correlated"),
 )
 Probe = Callable[["RecordedStep"], None]
 ReleaseFunction: TypeAlias = Callable[..., Any]  # gives a Released, or (`select`) an index
@@ -213,6 +213,9 @@ def _tap(
         noise: Noise = options["noise"]
         state: Callable[[], Json] = noise.get_state if follow else dict
         account = _Watched(options["account"], state)
+        about = {k: v for k, v in options.items() if k not in ("account", "noise")}
+        if "correlation" in options:
+            about["step"] = options["correlation"].step
         output = original(first, **{**options, "account": account})
         total = first if isinstance(first, BoundedSum) else None
         call = RecordedCall(
@@ -222,7 +225,7 @@ def _tap(
             sensitivity=np.inf if total is None else total.sensitivity,
             relation=None if total is None else total.relation,
             output=output.numpy() if isinstance(output, Released) else output,
-            options={k: v for k, v in options.items() if k not in ("account", "noise")},
+            options=about,
             precision=2.0**-52 if total is None else _precision(total._value),
             early_noise=account.early,
             again=_again(original, first, options),

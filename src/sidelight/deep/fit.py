@@ -326,6 +326,7 @@ class Fit(Preparation):
         """End well. What could repeat the noise is erased first, in the checkpoint and in the ledger."""
         if self.trainer.checkpoints is not None and not self.finished:
             self.finished = True
+            self.loop.noise.forget()
             self.trainer.checkpoints.write(state_of(self), claim=self.claim)
             self.contract.close(self.charge)
             self.journal.close()

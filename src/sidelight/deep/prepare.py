@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ from sidelight.deep.rehearsal import (
     try_training,
 )
 from sidelight.errors import InputError, PrivacyConditionError
+from sidelight.methods.correlated_noise import BandedNoise
 from sidelight.methods.declare import DECLARATIONS
 from sidelight.methods.dope_sgd import Warm
 from sidelight.methods.health_check import (
@@ -164,6 +166,7 @@ class Preparation:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
+        problem.momentum = self._momentum(recipe)
         setting = self._setting(recipe, self._left_beside(recipe))
         if recipe.needs_public:
             setting.public(recipe.name)
@@ -290,7 +293,7 @@ class Preparation:
         """
         recipe = self.recipe = by_name(self.recipe, guided=size_of(self.public) > 0)
         noise = recipe.noise
-        if recipe.steps is None and isinstance(noise, ConstantNoise) and not recipe.extended:
+        if recipe.steps is None and isinstance(noise, ConstantNoise | BandedNoise) and not recipe.extended:
             self.recipe = recipe.with_parts(steps=real_plan(self, dimension).steps)
         elif (
             isinstance(noise, GrowingBudget) and noise.planned_steps is None and noise.accounting == "filter"
@@ -318,6 +321,16 @@ class Preparation:
             self.oracle, self.public, batch_size=t.public_batch_size, held_out=self.held_out, seed=self.seed,
             augment=t.public_augment, micro_batch=t.loading.micro_batch,
         )  # fmt: skip
+
+    def _momentum(self, recipe: Recipe) -> float:
+        """Heavy ball of the optimizer that is to come; of Adam, its decay of the mean."""
+        if self.trainer.optimizer is None:
+            return 0.0 if recipe.momentum or (not self.auto and recipe.step_size is not None) else MOMENTUM
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first = sound_optimizer(self.trainer.optimizer, trainable(self.model)).param_groups[0]
+        found: object = first.get("momentum", (first.get("betas") or (0.0,))[0])
+        return float(found) if isinstance(found, float | int) and 0 <= found < 1 else 0.0
 
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
         """The user's, or SGD. Steps that were left to us decay, and held-out records watch over all."""

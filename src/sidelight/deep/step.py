@@ -40,7 +40,7 @@ from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part_kinds import NoiseRule, Setting
-from sidelight.methods.parts import Cold, FixedNoise, Last
+from sidelight.methods.parts import Cold, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, row_count
 from sidelight.oracles.network.flat import per_example, read, trainable
@@ -50,13 +50,14 @@ from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy import accountants
 from sidelight.privacy.accountants import default_delta, resolve_delta
 from sidelight.privacy.contract import Contract, open_payer, relation_of
-from sidelight.privacy.events import Indices, Relation
+from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.open_accounts import OpenAccount
 from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement
+from sidelight.privacy.turns import Places, Turns
 from sidelight.problems.network import CallersProblem
 from sidelight.problems.network_public import NetworkGuide
 from sidelight.problems.network_ranks import (
@@ -210,6 +211,12 @@ class PrivateStep:
             self._given.returning = ReturningPersons(sampler.expected_batch_size(n_private) / n_private)
         if n_public is not None and self._recipe.needs_public:
             self._setting.public(self._recipe.name)
+        self._places: Places | None = None
+        self._draws = 0
+        if own_sampling and isinstance(sampler, Turns):
+            raise InputError(
+                "records take turns with this noise: draw batches with sample(), without own_sampling"
+            )
         self._loop: Loop | None = None
         self._contract: Contract | None = None
         self._charge: Run | OpenAccount | None = None
@@ -246,18 +253,27 @@ class PrivateStep:
             raise InputError("own_sampling=True says that you draw the batches; leave it out to use sample()")
         ranks = self._join()
         if ranks is None:
-            mine = self._setting.sampler.indices(self._n, self._noise)
+            mine = self._draw()
             self._sampled.add(np.arange(self._n) if mine is None else mine)
             return mine
         if ranks.leads:
             with ranks.leading():
-                drawn = Drawn(self._setting.sampler.indices(self._n, self._noise))
+                drawn = Drawn(self._draw())
                 ranks.tell(drawn)
         else:
             drawn = expected(Drawn, ranks.hear())
         mine = ranks.share_of(drawn.indices, self._n)
         self._sampled.add(mine)
         return mine
+
+    def _draw(self) -> Indices | None:
+        """The records of the next draw, of all ranks."""
+        sampler: Sampler = self._setting.sampler
+        if isinstance(sampler, Turns):
+            if self._places is None:
+                self._places = Places(sampler, self._n, key=self._noise.generator.bytes(32))
+            sampler, self._draws = self._places.turn(self._draws), self._draws + 1
+        return sampler.indices(self._n, self._noise)
 
     def _join(self) -> Ranks | None:
         """The other ranks, if there are any: all of them have the same settings, and rank 0's model."""
@@ -381,6 +397,8 @@ class PrivateStep:
         """End well: a ledger then counts the steps that were taken, where the plan allows that."""
         if self._charge is not None:
             self._charge.finish()
+        if self._loop is not None:
+            self._loop.noise.forget()
 
     def __enter__(self) -> PrivateStep:
         return self
@@ -402,7 +420,11 @@ class PrivateStep:
     def _begin(self) -> tuple[Loop, Account]:
         """Parts begin, and the plan is charged, at the first step: they may want its public batch."""
         if self._loop is None:
-            self._setting = self._make_setting()
+            planned, self._setting = self._setting.sampler, self._make_setting()
+            if isinstance(planned, Turns) and self._setting.sampler != planned:
+                raise InputError(
+                    "the turns of records were drawn before the first public batch; pass n_public"
+                )
             self._loop = self._recipe.begin(self._setting)
         if self._account is None:
             self._contract = self._agree(self._loop)
@@ -471,7 +493,7 @@ def configured(
     """The recipe with this plan, and with start and finish left to the caller."""
     noise: NoiseRule = recipe.noise
     if noise_multiplier is not None:
-        noise = FixedNoise(noise_multiplier, math.inf if steps is None else steps)
+        noise = recipe.noise.fixed(noise_multiplier, math.inf if steps is None else steps)
     return recipe.with_parts(
         start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise
     )

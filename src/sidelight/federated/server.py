@@ -31,7 +31,8 @@ from sidelight.methods.task import Plan
 from sidelight.oracles.updates import Answer, Client, Form
 from sidelight.privacy import accountants, events
 from sidelight.privacy.contract import Contract, delta_of, open_payer, relation_of
-from sidelight.privacy.events import Relation
+from sidelight.privacy.correlated import reduced, without_sampling
+from sidelight.privacy.events import Relation, Sampler
 from sidelight.privacy.identity import Identity
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
@@ -230,7 +231,10 @@ class FederatedServer:
 
     def _cohort(self) -> tuple[Client, ...]:
         """The private clients that were drawn, or all of them, and the public ones, in a fixed order."""
-        drawn = self.problem.draw(self.setting.sampler, self._noise)
+        sampler: Sampler = self.setting.sampler
+        if self._loop is not None:
+            sampler = self._loop.noise.turn(self._loop.steps_taken, self.setting, self._noise)
+        drawn = self.problem.draw(sampler, self._noise)
         private = self.problem.clients if self._ask_everyone else drawn
         known = self._guide is not None and self._guide.knows(self._w)
         return (*private, *(() if known else self._public_of_round()))
@@ -320,7 +324,7 @@ class FederatedServer:
 
     def _seen(self, plan: Plan) -> float | None:
         """ε for whoever sees who was asked, for a client in every round; None where that tells nothing."""
-        parts = events.elementary(plan.event)
+        parts = events.elementary(without_sampling(plan.event))
         noise = {part: least_multiplier(part) for part in parts}
         if self._ask_everyone or plan.filtered or not self._samples(plan) or None in noise.values():
             return None
@@ -331,7 +335,7 @@ class FederatedServer:
         """Whether the guarantee counts on a cohort that is drawn; of a filter's certificate, by its rate."""
         if plan.filtered:
             return self.setting.batch < self.problem.n
-        return any(not isinstance(part, events.Gaussian) for part in events.elementary(plan.event))
+        return any(not isinstance(part, events.Gaussian) for part in events.elementary(reduced(plan.event)))
 
     def _finish(self) -> None:
         if self._loop is not None:
@@ -339,6 +343,7 @@ class FederatedServer:
             if isinstance(result, Models):
                 raise InputError("an ensemble of models cannot be sent to clients; use another finish")
             self._w = floats(result)
+            self._loop.noise.forget()
         if self._run is not None:
             self._run.finish()
         self._finished = True

@@ -15,6 +15,7 @@ from sidelight.methods.adassp import adassp
 from sidelight.methods.auto import auto
 from sidelight.methods.baselines import majority, non_private, only_public
 from sidelight.methods.boosted_adassp import boosted_adassp
+from sidelight.methods.correlated_noise import BandedNoise
 from sidelight.methods.coupling import (
     NoiseWeight,
     PooledWeight,
@@ -94,6 +95,7 @@ __all__ = [
     "AdvancedComposition",
     "AllRecords",
     "Automatic",
+    "BandedNoise",
     "BatchRule",
     "BestOnPublic",
     "Clip",

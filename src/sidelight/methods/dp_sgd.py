@@ -15,9 +15,10 @@ from typing import ClassVar
 
 from sidelight.clipping import Details
 from sidelight.errors import PrivacyConditionError
+from sidelight.methods.correlated_noise import BandedNoise
 from sidelight.methods.declare import method
 from sidelight.methods.dope_sgd import StartName, named_start
-from sidelight.methods.part_kinds import FinishRule, Setting
+from sidelight.methods.part_kinds import FinishRule, NoiseRule, Setting
 from sidelight.methods.parts import Cold, ConstantNoise, Flat, Last, SqrtBatch
 from sidelight.methods.recipe import Recipe
 from sidelight.privacy import conversions, events
@@ -33,6 +34,7 @@ from sidelight.privacy.events import Event
     small={"steps": 6},
     variants={
         "sampled": {"steps": 6, "expected_batch_size": 22},
+        "banded": {"steps": 6, "expected_batch_size": 22, "noise": BandedNoise(bands=2)},
     },
 )
 def dp_sgd(
@@ -44,18 +46,20 @@ def dp_sgd(
     step_size: float | None = None,
     momentum: float = 0.0,
     finish: FinishRule | None = None,
+    noise: NoiseRule | None = None,
 ) -> Recipe:
     """DP-SGD. start: None is "cold"; "warm" begins where public records lead.
 
+    noise: None is independent in every step; BandedNoise() correlates it, and gives records turns.
     Guarantee: PoissonSampled(q, Gaussian(σ)) × T under add-or-remove-one, or fixed-size batches under
-    replace-one, or T Gaussians for full batches; composed by PLD.
+    replace-one, or T Gaussians for full batches; composed by PLD. With another noise that of its event.
     Departs: sampling follows the relation; batches are never shuffled and accounted as Poisson.
     """
     return Recipe(
         name="dp_sgd",
         start=named_start(start, Cold()),
         clip=Flat(clip_norm),
-        noise=ConstantNoise(),
+        noise=noise or ConstantNoise(),
         finish=finish or Last(),
         steps=steps,
         expected_batch_size=expected_batch_size,

@@ -26,6 +26,8 @@ from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import InputError, positive
 from sidelight.oracles.linear.linear_oracle import PublicOracle
 from sidelight.privacy.events import Event, FixedSize, FullBatch, Poisson, Relation, Sampler
+from sidelight.privacy.noise import Noise
+from sidelight.privacy.release import Account, BoundedSum, Released, release
 from sidelight.problems.base import Constants, Guide, Problem
 
 __all__ = [
@@ -70,6 +72,8 @@ class Setting:
     relation: Relation
     sampler: Sampler
     step_size: float = 0.0
+    momentum: float = 0.0  # heavy ball
+    finish: FinishRule | None = None
     max_steps: int | None = None  # where a budget that adapts stops at the latest; None: when it is spent
 
     @property
@@ -274,12 +278,34 @@ class NoiseState(State):
 
     spending: Details = MappingProxyType({})  # what a filter counted for the step just admitted
 
+    @property
+    def walk(self) -> float | None:
+        """The noise multiplier of independent steps whose noise adds up to as much; None: that of a step."""
+        return None
+
     @abstractmethod
     def at(self, step: int) -> float | None:
         """The noise multiplier of this step; None ends the run."""
 
+    def event(self, setting: Setting, multiplier: float) -> Event:
+        """What a step performs, of which the sampler is asked."""
+        return setting.sampler.event(setting.n, multiplier)
+
     def admit(self, event: Event) -> None:
         """Ask a filter, where there is one, before the release; a plan covers every step without it."""
+
+    def turn(self, step: int, setting: Setting, noise: Noise) -> Sampler:
+        """The sampler that draws the batch of this step."""
+        return setting.sampler
+
+    def release(
+        self, total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise
+    ) -> Released:
+        """The sum with noise of this standard deviation, charged."""
+        return release(total, std=std, event=event, account=account, noise=noise)
+
+    def forget(self) -> None:
+        """The run has ended: erase whatever its noise could be drawn from."""
 
     def after(self, public_gradient: Vector, std: float) -> None:
         """Called after a step: the public gradient at the new parameters, under the metric, and the noise."""
@@ -303,6 +329,16 @@ class NoiseRule(Part):
         """T where the recipe has none: 64 full-batch steps, or the passes that make up for small batches, at
         most 1000."""
         return int(min(1000, max(64, round(10 / setting.rate))))
+
+    def fixed(self, noise_multiplier: float, steps: float) -> NoiseRule:
+        """This noise with a multiplier that is given, for a number of steps (inf: no end)."""
+        from sidelight.methods.parts import FixedNoise  # which is made of this
+
+        return FixedNoise(noise_multiplier, steps)
+
+    def arrange(self, setting: Setting) -> Setting:
+        """The setting with another sampler, where this noise is accounted for that alone."""
+        return setting
 
     @abstractmethod
     def plan(self, setting: Setting) -> tuple[Event, bool, Details]:

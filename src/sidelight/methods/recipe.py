@@ -69,7 +69,7 @@ from sidelight.privacy import events
 from sidelight.privacy.events import RELATIONS, Event, Relation, Sampler, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import Observer
-from sidelight.privacy.release import Account, BoundedSum, release
+from sidelight.privacy.release import Account, BoundedSum
 from sidelight.problems.base import LinearProblem, Problem
 
 # ---------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Loop:
         self.clip = check_state(recipe.clip, recipe.clip.begin(setting, self.w), ClipState)
         self.noise = check_state(recipe.noise, recipe.noise.begin(setting), NoiseState)
         self.first_clip: Clip = self.clip.at(0, self.w, self.first_metric, None)
-        self.first_multiplier: float = self.noise.at(0) or 0.0
+        self.first_multiplier: float = self.noise.walk or self.noise.at(0) or 0.0
         not_negative("a noise multiplier", self.first_multiplier)
         mix = recipe.mix.begin(
             setting, self.w, noise_multiplier=self.first_multiplier, bound=self.first_clip.bound
@@ -207,15 +207,17 @@ class Loop:
         origin = None if rule is None else rule.at(require_gradient(gradient, rule))
         metric = self.metric.at(t, self.w, gradient) if self.metric else None
         clip = self.clip.at(t, self.w, metric, origin)
-        event = s.sampler.event(s.n, z)
+        event = self.noise.event(s, z)
         try:
             self.noise.admit(event)
         except BudgetExceeded:
             return False
-        batch = self.problem.sample(s.sampler, noise)
+        batch = self.problem.sample(self.noise.turn(t, s, noise), noise)
         total = self.clipped_sum(self.w, batch, clip=clip, origin=origin, metric=metric, relation=s.relation)
         std = z * total.sensitivity
-        noisy = release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
+        noisy = (
+            self.noise.release(total, std=std, event=event, account=account, noise=noise).numpy() / s.batch
+        )
         if self.recipe.mix.compares and gradient is not None:
             clipped = self._clipped_public(clip, origin, metric)[1]
             self.mix.observe(noisy, clipped if metric is None else metric.apply(clipped))
@@ -447,10 +449,11 @@ class Recipe(Flags):
         batch, sampler = self.sampler(problem.n, n_public, relation)
         setting = Setting(
             problem=problem, batch=batch, steps=0, epsilon=epsilon, delta=delta, relation=relation,
-            sampler=sampler, max_steps=self.steps,
+            sampler=sampler, max_steps=self.steps, step_size=self.step_size or 0.0,
+            momentum=self.momentum or problem.momentum, finish=self.finish,
         )  # fmt: skip
         steps = self.noise.default_steps(setting) if self.steps is None else self.steps
-        return replace(setting, steps=int(steps))
+        return self.noise.arrange(replace(setting, steps=int(steps)))
 
     def begin(self, setting: Setting) -> Loop:
         """Every part, begun; raises for one that cannot do the problem."""

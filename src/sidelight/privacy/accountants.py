@@ -38,7 +38,7 @@ from sidelight.errors import (
     positive,
     users_line,
 )
-from sidelight.privacy import conversions, events, pld
+from sidelight.privacy import conversions, correlated, events, pld
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.pld import Array, Curve
 
@@ -69,6 +69,7 @@ def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accou
     """
     fraction("delta", delta)
     events.check_relation(relation)
+    event = correlated.reduced(event)
     if accountant == "tcdp":
         rho, omega = tcdp(event, relation=relation)
         return conversions.tcdp_to_dp(rho, omega, delta)
@@ -84,6 +85,7 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     if math.isnan(epsilon):
         raise InputError("epsilon must be a number, not nan")
     events.check_relation(relation)
+    event = correlated.reduced(event)
     if (mu := gdp(event)) is not None:
         return float(conversions.gaussian_delta_bound(epsilon, mu * _UP))
     composed = _curves(event, relation)
@@ -98,7 +100,7 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
 
 def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
     """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbors: H(P‖Q) and H(Q‖P)."""
-    composed = _curves(event, relation)
+    composed = _curves(correlated.reduced(event), relation)
     if not composed:
         raise PrivacyConditionError(f"PLD accounting has no curve for {events.describe(event)}")
     if len(composed) == 1 and composed[0][1] == 1:
@@ -110,7 +112,7 @@ def rdp(event: Event, *, orders: Sequence[float], relation: Relation) -> NDArray
     """D_a for each order; infinity where nothing is known."""
     events.check_relation(relation)
     total = np.zeros(len(orders))
-    for part, count in events.elementary(event).items():
+    for part, count in events.elementary(correlated.reduced(event)).items():
         total += count * np.asarray(rdp_of(part, tuple(float(a) for a in orders), relation))
     return total
 
@@ -118,7 +120,7 @@ def rdp(event: Event, *, orders: Sequence[float], relation: Relation) -> NDArray
 def tcdp(event: Event, *, relation: Relation, omega_total: float = 0.0) -> tuple[float, float]:
     """(ρ, ω) of a composition; ρ adds and ω takes the minimum (Lemma 2 of Bun et al. 2018)."""
     rho, omega = 0.0, math.inf
-    for part, count in events.elementary(event).items():
+    for part, count in events.elementary(correlated.reduced(event)).items():
         part_rho, part_omega = _tcdp_of(part, relation, omega_total)
         rho += count * part_rho
         omega = min(omega, part_omega)
@@ -178,7 +180,7 @@ def _invert(curve: Curve, delta_: float) -> float:
 def gdp(event: Event) -> float | None:
     """μ of a composition of plain Gaussians, which compose exactly; None for anything else."""
     squares = []
-    for part, count in events.elementary(event).items():
+    for part, count in events.elementary(correlated.reduced(event)).items():
         if not (isinstance(part, events.Gaussian) and part.noise_multiplier > 0):
             return None
         squares.append(count / part.noise_multiplier**2)

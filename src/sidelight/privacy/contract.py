@@ -180,7 +180,7 @@ class Contract:
         """Notify observers that the run begins, and of its releases."""
         if not self.observers:
             return account
-        count = 0 if self.filtered else sum(events.elementary(self.event).values())
+        count = 0 if self.filtered else events.releases(self.event)
         name = str(self.details.get("chosen", self.method))
         for observer in self.observers:
             observer.on_start(method=name, epsilon=self.epsilon, releases=count)

@@ -1,7 +1,7 @@
 """What happened: the events that a mechanism performs, before anybody says what they cost; and the samplers,
 which say themselves what they perform.
 
-The vocabulary is dp-accounting's (`dp_event`), with six events of ours for mechanisms that it does not
+The vocabulary is dp-accounting's (`dp_event`), with seven events of ours for mechanisms that it does not
 know. One convention holds for every event in sidelight:
 
     noise_multiplier = standard deviation of the noise on the sum / sensitivity of that sum
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Json
 from sidelight.errors import InputError, RelationError, positive
 from sidelight.numbers import plain_up
+from sidelight.privacy import correlated
 from sidelight.privacy.noise import Noise
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -42,6 +43,8 @@ Composed = dp_event.ComposedDpEvent
 ZeroConcentrated = dp_event.ZCDpEvent
 NoOp = dp_event.NoOpDpEvent
 NonPrivate = dp_event.NonPrivateDpEvent
+ApproximateDp = correlated.ApproximateDp
+CorrelatedGaussian = correlated.CorrelatedGaussian
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -83,14 +86,6 @@ class RenyiBound(dp_event.DpEvent):
 
     order: float = attr.ib(validator=attr.validators.gt(1))
     rdp: float = attr.ib(validator=attr.validators.ge(0))
-
-
-@attr.define(frozen=True, slots=False)
-class ApproximateDp(dp_event.DpEvent):
-    """An (ε, δ)-DP mechanism of which nothing more is known."""
-
-    epsilon: float = attr.ib(validator=attr.validators.ge(0))
-    delta: float = attr.ib(validator=[attr.validators.ge(0), attr.validators.lt(1)])
 
 
 @attr.define(frozen=True, slots=False)
@@ -168,6 +163,14 @@ def elementary(event: Event) -> Counter[Event]:
     return counts
 
 
+def releases(event: Event) -> int:
+    """How many releases a plan is made of; a run with correlated noise has one in each step."""
+    return sum(
+        count * (part.steps if isinstance(part, CorrelatedGaussian) else 1)
+        for part, count in elementary(event).items()
+    )
+
+
 def composed(counts: Mapping[Event, int]) -> Event:
     """The composition in which each event occurs that often: what `elementary` takes apart."""
     return compose(*(repeat(event, count) for event, count in counts.items()))
@@ -217,6 +220,7 @@ _NAMES: dict[str, type[Event]] = {
     "approximate-dp": ApproximateDp,
     "objective-perturbation": ObjectivePerturbation,
     "gaussian-sketch": GaussianSketch,
+    "correlated-gaussian": CorrelatedGaussian,
 }
 _KINDS = {kind: name for name, kind in _NAMES.items()}
 
@@ -261,7 +265,7 @@ def _field(name: str, value: Any) -> object:
         return from_json(value)
     if name == "events":
         return tuple(from_json(part) for part in value)
-    if name in ("noise_multipliers", "probabilities"):
+    if name in ("noise_multipliers", "probabilities", "coefficients"):
         return tuple(float(part) for part in value)
     if value == "infinity":
         return math.inf
@@ -304,9 +308,21 @@ def _phrase(event: Event) -> str:
             return f"objective perturbation(mu={event.mu:.6g}, log-determinant {event.log_determinant:.6g})"
         case GaussianSketch():
             return f"Gaussian sketch({event.rows} rows, a record adds at most {event.growth:.6g})"
+        case CorrelatedGaussian():
+            return _correlated(event)
         case NonPrivate():
             return "a non-private release"
     return type(event).__name__
+
+
+def _correlated(event: CorrelatedGaussian) -> str:
+    kind = "banded inverse" if event.inverse else "bands"
+    who = "every record" if event.sampling_probability == 1 else f"q={event.sampling_probability:.6g}"
+    full = f", batches full with probability {plain_up(event.overflow, 3)} at most" if event.overflow else ""
+    return (
+        f"{event.steps:,} steps of correlated noise({len(event.coefficients)} {kind}, noise multiplier "
+        f"{event.noise_multiplier:.6g}; {event.turns:,} turns, {event.separation:,} steps apart, {who}{full})"
+    )
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from sidelight.errors import (
     PrivacyConditionError,
 )
 from sidelight.privacy import events
+from sidelight.privacy.correlated import CorrelatedGaussian
 from sidelight.privacy.events import Event, Relation
 
 Selection = Literal["exponential", "gumbel"]
@@ -33,15 +34,27 @@ def check_gaussian(event: Event, *, std: float, sensitivity: float, relation: Re
             f"the event claims noise of standard deviation {needed:.6g} for a sensitivity of "
             f"{sensitivity:.6g}, but {std:.6g} was to be drawn"
         )
+    _check_range(std, dtype)
+    sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
+    if (sampled[0] and relation != "add-or-remove-one") or (sampled[1] and relation != "replace-one"):
+        raise PrivacyConditionError(f"{type(event).__name__} is not accounted under {relation!r}")
+
+
+def check_correlated(event: CorrelatedGaussian, *, std: float, relation: Relation, dtype: Any) -> None:
+    """Refuse a step of a run with correlated noise whose draws cannot be made, or whose turns are sampled
+    under a relation that does not account for it."""
+    if event.sampling_probability < 1 and relation != "add-or-remove-one":
+        raise PrivacyConditionError(f"turns that are sampled are not accounted under {relation!r}")
+    _check_range(std, dtype)
+
+
+def _check_range(std: float, dtype: Any) -> None:
     kind, least, most = _RANGES["float32" in str(dtype)]
     if not least <= std <= most:
         raise PrivacyConditionError(
             f"noise of standard deviation {std:.6g} cannot be drawn in {kind}; rescale the sum, or hold it "
             "in float64"
         )
-    sampled = isinstance(event, events.PoissonSampled), isinstance(event, events.SampledWithoutReplacement)
-    if (sampled[0] and relation != "add-or-remove-one") or (sampled[1] and relation != "replace-one"):
-        raise PrivacyConditionError(f"{type(event).__name__} is not accounted under {relation!r}")
 
 
 def _range(kind: type[np.floating[Any]]) -> tuple[str, float, float]:

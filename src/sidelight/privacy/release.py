@@ -1,9 +1,9 @@
 """The only way out for private values: BoundedSum → Released.
 
 Private rows become a `BoundedSum` inside an oracle: a value, and how far one record can move it. Nothing but
-this module reads the value. `release`, `release_on_grid`, `release_sketch`, `select`, `perturbed_solution`
-and `private_process` charge the account, and only then draw noise; what they return is a `Released`, which
-stays one under arithmetic with public values, since post-processing costs nothing.
+this module reads the value. `release`, `release_correlated`, `release_on_grid`, `release_sketch`, `select`,
+`perturbed_solution` and `private_process` charge the account, and only then draw noise; what they return is a
+`Released`, which stays one under arithmetic with public values, since post-processing costs nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from sidelight.privacy.noise import (
 )
 from sidelight.privacy.noise_checks import (
     Selection,
+    check_correlated,
     check_gaussian,
     check_perturbation,
     check_selection,
@@ -47,6 +48,7 @@ from sidelight.privacy.noise_checks import (
 )
 
 if TYPE_CHECKING:
+    from sidelight.privacy.correlation import Correlation
     from sidelight.privacy.filters import Rule
     from sidelight.privacy.ledger_book import Evidence
 
@@ -207,6 +209,27 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
     value = finite(total._value)
     own = noise.bound("release", repr(event), float(std), value) if noise.repeatable else noise
     noisy = own.normal_like(value, std=std)
+    noisy += value
+    return Released(noisy, token=_RELEASE_TOKEN)
+
+
+def release_correlated(
+    total: BoundedSum, *, correlation: Correlation, account: Account, noise: Noise
+) -> Released:
+    """The sum of the next step of a run whose noise is correlated; the first step charges the whole run.
+
+    The noise is that of `correlation`, times the event's noise multiplier and the sensitivity of this sum: in
+    units of its sensitivity every step has the same noise, however the bound of contributions moves.
+    """
+    event = correlation.event
+    std = event.noise_multiplier * total.sensitivity
+    check_correlated(event, std=std, relation=total.relation, dtype=total._value.dtype)
+    correlation.check(total._value)
+    account.charge(event if correlation.step == 0 else events.NoOp())
+    value = finite(total._value)
+    about = ("release correlated", repr(event), correlation.step, float(std))
+    own = noise.bound(*about, value) if noise.repeatable else noise
+    noisy = correlation.draw(value, own) * std
     noisy += value
     return Released(noisy, token=_RELEASE_TOKEN)
 

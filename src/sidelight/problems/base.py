@@ -78,6 +78,8 @@ class Problem(Protocol):
     unit: ClassVar[str] = "record"  # of privacy
     has_optimizer: ClassVar[bool] = False  # whether `apply` has a step size of its own
     deferred: ClassVar[bool] = False  # whether the caller moves the parameters, after `apply`
+    momentum: float = 0.0  # of an optimizer that `apply` hands directions to
+    learning_rate: float | None = None  # of that optimizer, where its steps are as long as that
     public_from: ClassVar[str] = "X_public and y_public"  # what to pass, for messages
 
     @property
@@ -259,6 +261,14 @@ class LinearProblem(Problem):
         gram: Matrix = X @ X.T if n < p else X.T @ X
         top = float(np.linalg.eigvalsh(dense(gram))[-1])
         return max(top / int(n), 1e-12)
+
+    def public_spectrum(self) -> Floats:
+        """Eigenvalues of the second moment of public rows, labeled or not, times the loss's curvature."""
+        X = self._guide().rows.every
+        n, p = X.shape
+        gram: Matrix = X @ X.T if n < p else X.T @ X
+        values: Floats = np.maximum(np.linalg.eigvalsh(dense(gram)) / max(1, n), 0.0)
+        return values * (1.0 if self.loss.smoothness is None else self.loss.smoothness)
 
     def public_loss(self, params: Vector) -> float | None:
         return self.public.mean_loss(params) if self.public is not None and self.public.size else None

@@ -187,6 +187,38 @@ class NetworkGuide:
             write(model, center)
         return eigenvalue
 
+    def spectrum(self, *, products: int = 10) -> tuple[Floats, Floats]:
+        """Curvatures of the mean loss at the present parameters, and the share of directions with each.
+
+        Lanczos from a random start, orthogonalized in full: its Ritz values and the squares of their first
+        components are a Gauss quadrature of the spectral density.
+        """
+        center = read(self.oracle.model)
+        reach = _REACH * max(1.0, float(center.norm()))
+        first = torch.randn(center.shape, generator=torch.Generator().manual_seed(0)).to(center)
+        basis, diagonal, beside = [first / first.norm()], list[float](), list[float]()
+        try:
+            for _ in range(products):
+                v = basis[-1]
+                ahead, behind = (self._gradient_at(center + h * v) for h in (reach, -reach))
+                image = (ahead - behind) / (2 * reach)
+                diagonal.append(float(image @ v))
+                for old in basis:
+                    image = image - (image @ old) * old
+                length = float(image.norm())
+                if not 1e-9 < length < math.inf:
+                    break
+                beside.append(length)
+                basis.append(image / length)
+        finally:
+            write(self.oracle.model, center)
+        rest = beside[: len(diagonal) - 1]
+        matrix = np.diag(diagonal) + np.diag(rest, 1) + np.diag(rest, -1)
+        if not np.isfinite(matrix).all():
+            return np.zeros(1), np.ones(1)
+        values, vectors = np.linalg.eigh(matrix)
+        return values, vectors[0] ** 2
+
     def _gradient_at(self, params: Tensor) -> Tensor:
         write(self.oracle.model, params)
         with evaluating(self.oracle.model):

@@ -317,6 +317,14 @@ def _single(event: Event) -> str:
                 "steps were chosen while training, under a filter that was asked before each: together their "
                 f"Rényi divergence of order {pretty(float(a))} is at most {pretty(float(r))}."
             )
+        case events.CorrelatedGaussian():
+            share = float(event.sampling_probability)
+            who = "everyone" if share == 1 else f"each with probability {pretty(share)}, those"
+            return (
+                f"{count(event.steps)} sums over {who} whose turn it was were released with correlated "
+                f"Gaussian noise, made of draws of {_times(float(event.noise_multiplier))}; a record had "
+                f"{count(event.turns)} turns, {count(event.separation)} steps apart."
+            )
         case events.MixtureOfSensitivities():
             low, high = min(event.noise_multipliers), max(event.noise_multipliers)
             return (

@@ -28,6 +28,7 @@ from sidelight.errors import SidelightError
 from sidelight.privacy import accountants, events
 from sidelight.privacy.accountants import Accountant
 from sidelight.privacy.conversions import gaussian_delta
+from sidelight.privacy.correlated import reduced
 from sidelight.privacy.events import Event, Relation
 from sidelight.report.card import Card
 
@@ -56,6 +57,7 @@ class TradeOff:
 def trade_off(event: Event, *, relation: Relation) -> TradeOff:
     """The trade-off of everything that the event releases."""
     events.check_relation(relation)
+    event = reduced(event)
     parts = events.elementary(event)
     if not parts:
         return TradeOff(lambda alpha: np.asarray(alpha, dtype=float), 0.0)

@@ -1,0 +1,99 @@
+"""The noise of a run whose steps share it: C⁻¹z, made step by step from the last few draws.
+
+    bands of C:    ẑ_t = z_t − c_1 ẑ_{t−1} − … − c_{b−1} ẑ_{t−b+1}      the last b − 1 of ẑ are kept
+    bands of C⁻¹:  ẑ_t = z_t + d_1 z_{t−1} + … + d_{b−1} z_{t−b+1}      the last b − 1 of z are kept
+
+Whoever has what is kept, and the released values, has the private sums of these steps: it is as secret as the
+sums are, and is erased when the run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from sidelight.errors import BudgetExceeded, PrivacyConditionError
+from sidelight.privacy.correlated import CorrelatedGaussian
+from sidelight.privacy.noise import Noise, Value, is_tensor
+
+__all__ = ["Correlation"]
+
+
+class Correlation:
+    """What a run keeps of its noise, and how many of its steps were released."""
+
+    def __init__(self, event: CorrelatedGaussian) -> None:
+        self.event, self.step = event, 0
+        self._coefficients = np.asarray(event.coefficients)
+        self._kept: Value = None  # a ring of vectors: that of step t is in row t mod (bands − 1)
+
+    def check(self, value: Value) -> None:
+        """Raise if the next step cannot be released, or not with this sum."""
+        if self.step >= self.event.steps:
+            raise BudgetExceeded(
+                f"all {self.event.steps:,} steps of this run were released. Nothing more was released"
+            )
+        if self._kept is not None and tuple(self._kept.shape[1:]) != tuple(value.shape):
+            raise PrivacyConditionError(
+                "the sums of a run with correlated noise have one shape; its parts gave another one"
+            )
+
+    def draw(self, value: Value, noise: Noise) -> Value:
+        """Noise of this step, of the shape and type of the sum, in units of a draw."""
+        drawn = noise.normal_like(value)
+        keep = len(self._coefficients) - 1
+        if keep:
+            if self._kept is None:
+                self._kept = _zeros(keep, value)
+            past = self._past()
+            row = self.step % keep
+            if self.event.inverse:
+                self._kept[row] = drawn
+                drawn += past
+            else:
+                drawn -= past
+                self._kept[row] = drawn
+        self.step += 1
+        return drawn
+
+    def _past(self) -> Value:
+        """Σ_j (c_j or d_j)·(what is kept of step t − j); rows that are still empty are 0."""
+        keep = len(self._kept)
+        ages = (self.step - 1 - np.arange(keep)) % keep
+        weights = self._coefficients[1:][ages]
+        flat = self._kept.reshape(keep, -1)
+        if is_tensor(self._kept):
+            import torch
+
+            own: Value = torch.as_tensor(weights, dtype=flat.dtype, device=flat.device)
+        else:
+            own = weights.astype(flat.dtype)
+        return (own @ flat).reshape(self._kept.shape[1:])
+
+    def forget(self) -> None:
+        """Erase the noise that is kept: no step follows."""
+        self.step, self._kept = self.event.steps, None
+
+    def state_dict(self) -> dict[str, object]:
+        """For a checkpoint: as secret as the noise to come."""
+        return {"step": self.step, "kept": self._kept}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Go on where `state_dict` was taken."""
+        step, kept = state["step"], state["kept"]
+        if not isinstance(step, int):
+            raise PrivacyConditionError("this is not the state of a correlated run")
+        self.step, self._kept = step, kept
+
+    def __repr__(self) -> str:
+        return f"Correlation(step {self.step} of {self.event.steps})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("the noise of a run is not copied or pickled: two copies would use it twice")
+
+
+def _zeros(rows: int, value: Value) -> Value:
+    shape = (rows, *value.shape)
+    return value.new_zeros(shape) if is_tensor(value) else np.zeros(shape, dtype=value.dtype)

@@ -1,0 +1,98 @@
+"""Replay of runs with correlated noise: honest ones pass, and planted faults are seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sidelight.audit.replay import replay_neighbours
+from sidelight.methods import BandedNoise, adadps, dope_sgd, dp_sgd
+from sidelight.privacy.correlation import Correlation
+from sidelight.privacy.strategies import Strategy
+from sidelight.privacy.turns import Places, Turn
+
+AR, RO = "add-or-remove-one", "replace-one"
+SAMPLED = BandedNoise(bands=3, sampled=True)
+EVERYONE = BandedNoise(bands=3, sampled=False)
+
+
+def small(noise: BandedNoise, **changes: object):
+    return dp_sgd(**{"steps": 9, "expected_batch_size": 8, "clip_norm": 0.3, "noise": noise, **changes})
+
+
+@pytest.mark.parametrize(
+    ("method", "relation"),
+    [
+        (small(SAMPLED), AR),
+        (small(EVERYONE), AR),
+        (small(EVERYONE), RO),
+        (small(BandedNoise(bands=2, cycle=4, sampled=True)), AR),
+        (small(BandedNoise(bands=4, sampled=False, inverse=True), momentum=0.5), RO),
+        (small(BandedNoise(bands=6, cycle=3, sampled=False)), AR),
+        (small(BandedNoise(bands=2, sampled=True, largest_batch=24)), AR),
+        (small(BandedNoise(curvature="public")), AR),
+        (dope_sgd(steps=6, clip_norm=0.3, expected_batch_size=8).with_parts(noise=EVERYONE), AR),
+        (adadps(steps=6, clip_norm=0.5).with_parts(noise=SAMPLED, expected_batch_size=8.0), AR),
+    ],
+)
+def test_an_honest_run_passes(method, relation):
+    found = replay_neighbours(method, relation=relation, seeds=2)
+    assert found.findings == ()
+    assert 0.5 < found.details["largest_share"] <= 1 + 1e-9
+
+
+def reused(self, value, noise):
+    if self.step == 0:
+        self.first = noise.normal_like(value)
+    self.step += 1
+    return self.first.copy()
+
+
+def uncorrelated(self, value, noise):
+    self.step += 1
+    return noise.normal_like(value)
+
+
+def half(original):
+    return lambda self, value, noise: original(self, value, noise) / 2
+
+
+def everybody(self, step):
+    return Turn(np.arange(self._n), self._turns.sampling_probability, None, self._turns.relation)
+
+
+def too_soon(original):
+    return lambda self, step: original(self, step // 2)
+
+
+FAULTS = {
+    "reused draw": (Correlation, "draw", reused, "noise"),
+    "no bands": (Correlation, "draw", uncorrelated, "noise"),
+    "half the noise": (Correlation, "draw", half(Correlation.draw), "noise"),
+    "wrong separation": (Places, "turn", too_soon(Places.turn), "batches"),
+    "no turns": (Places, "turn", everybody, "batches"),
+    "sensitivity of one band": (Strategy, "sensitivity", lambda self, **_: 1.0, "moves a correlated run"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen(name, monkeypatch):
+    owner, attribute, fault, promise = FAULTS[name]
+    # Wide, and many steps: the noise of few numbers can be anything.
+    method = small(BandedNoise(bands=3, cycle=3, sampled=False), steps=24)
+    assert replay_neighbours(method, relation=AR, seeds=1).findings == ()
+    monkeypatch.setattr(owner, attribute, fault)
+    found = replay_neighbours(method, relation=AR, seeds=1)
+    assert any(promise in finding.promise for finding in found.findings), found.findings
+
+
+def test_a_band_that_is_not_charged_is_seen(monkeypatch):
+    original = Correlation.__init__
+
+    def other(self, event):
+        original(self, event)
+        self._coefficients = np.array([1.0, 0.0, -0.9])
+
+    monkeypatch.setattr(Correlation, "__init__", other)
+    found = replay_neighbours(small(EVERYONE, steps=24), relation=AR, seeds=2)
+    assert any("noise" in finding.promise for finding in found.findings)
