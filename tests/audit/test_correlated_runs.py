@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sidelight.audit.replay import replay_neighbours
+from sidelight.audit.replay import replay_neighbors
 from sidelight.methods import BandedNoise, adadps, dope_sgd, dp_sgd
 from sidelight.privacy.correlation import Correlation
 from sidelight.privacy.strategies import Strategy
@@ -36,7 +36,7 @@ def small(noise: BandedNoise, **changes: object):
     ],
 )
 def test_an_honest_run_passes(method, relation):
-    found = replay_neighbours(method, relation=relation, seeds=2)
+    found = replay_neighbors(method, relation=relation, seeds=2)
     assert found.findings == ()
     assert 0.5 < found.details["largest_share"] <= 1 + 1e-9
 
@@ -80,9 +80,9 @@ def test_a_planted_fault_is_seen(name, monkeypatch):
     owner, attribute, fault, promise = FAULTS[name]
     # Wide, and many steps: the noise of few numbers can be anything.
     method = small(BandedNoise(bands=3, cycle=3, sampled=False), steps=24)
-    assert replay_neighbours(method, relation=AR, seeds=1).findings == ()
+    assert replay_neighbors(method, relation=AR, seeds=1).findings == ()
     monkeypatch.setattr(owner, attribute, fault)
-    found = replay_neighbours(method, relation=AR, seeds=1)
+    found = replay_neighbors(method, relation=AR, seeds=1)
     assert any(promise in finding.promise for finding in found.findings), found.findings
 
 
@@ -94,5 +94,5 @@ def test_a_band_that_is_not_charged_is_seen(monkeypatch):
         self._coefficients = np.array([1.0, 0.0, -0.9])
 
     monkeypatch.setattr(Correlation, "__init__", other)
-    found = replay_neighbours(small(EVERYONE, steps=24), relation=AR, seeds=2)
+    found = replay_neighbors(small(EVERYONE, steps=24), relation=AR, seeds=2)
     assert any("noise" in finding.promise for finding in found.findings)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from sidelight.arrays import Floats, Json
-from sidelight.audit.correlated import (
+from sidelight.audit.correlated_tapes import (
     noise_is_correlated_as_charged,
     runs_within_sensitivity,
     turns_are_kept,

@@ -166,7 +166,8 @@ class Preparation:
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
-        problem.momentum = self._momentum(recipe)
+        if not recipe.noise.independent:
+            problem.momentum = self._momentum(recipe)
         setting = self._setting(recipe, self._left_beside(recipe))
         if recipe.needs_public:
             setting.public(recipe.name)

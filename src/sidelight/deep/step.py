@@ -40,7 +40,7 @@ from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part_kinds import NoiseRule, Setting
-from sidelight.methods.parts import Cold, Last
+from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, row_count
 from sidelight.oracles.network.flat import per_example, read, trainable
@@ -493,7 +493,10 @@ def configured(
     """The recipe with this plan, and with start and finish left to the caller."""
     noise: NoiseRule = recipe.noise
     if noise_multiplier is not None:
-        noise = recipe.noise.fixed(noise_multiplier, math.inf if steps is None else steps)
+        if not recipe.noise.independent:
+            name = type(recipe.noise).__name__
+            raise InputError(f"{name} is planned for a budget: pass epsilon, delta and steps")
+        noise = FixedNoise(noise_multiplier, math.inf if steps is None else steps)
     return recipe.with_parts(
         start=Cold(), finish=Last(), steps=steps, expected_batch_size=expected_batch_size, noise=noise
     )

@@ -14,7 +14,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import ClassVar, Literal
 
 from sidelight.clipping import Details
 from sidelight.errors import InputError, whole
@@ -29,8 +29,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, Released, release_correlated
 from sidelight.privacy.strategies import inverse_square_root
 from sidelight.privacy.turns import Places, Turns
-
-__all__ = ["BandedNoise"]
 
 _MOST_BANDS = 16  # where nobody gives a number: so many vectors less one are kept
 
@@ -62,6 +60,7 @@ class BandedNoise(NoiseRule):
     largest_batch: int | None = None
     curvature: Literal["public"] | None = None
     momentum: float | None = None
+    independent: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         whole("bands", self.bands, optional=True)
@@ -88,9 +87,6 @@ class BandedNoise(NoiseRule):
         return self.curvature is not None
 
     takes_unlabeled = True
-
-    def fixed(self, noise_multiplier: float, steps: float) -> NoReturn:
-        raise InputError("correlated noise is planned for a budget: pass epsilon, delta and steps")
 
     # -----------------------------------------------------------------------------------------------
     # whose turn it is, and which bands

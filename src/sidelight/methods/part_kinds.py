@@ -319,6 +319,7 @@ class NoiseRule(Part):
     """How much noise a step has, and for how many steps."""
 
     kind = "noise"
+    independent: ClassVar[bool] = True  # whether one step says nothing of the noise of another
 
     @property
     def relations(self) -> tuple[Relation, ...] | None:
@@ -329,12 +330,6 @@ class NoiseRule(Part):
         """T where the recipe has none: 64 full-batch steps, or the passes that make up for small batches, at
         most 1000."""
         return int(min(1000, max(64, round(10 / setting.rate))))
-
-    def fixed(self, noise_multiplier: float, steps: float) -> NoiseRule:
-        """This noise with a multiplier that is given, for a number of steps (inf: no end)."""
-        from sidelight.methods.parts import FixedNoise  # which is made of this
-
-        return FixedNoise(noise_multiplier, steps)
 
     def arrange(self, setting: Setting) -> Setting:
         """The setting with another sampler, where this noise is accounted for that alone."""

@@ -15,8 +15,6 @@ from sidelight.errors import InputError
 from sidelight.methods.part_kinds import Setting
 from sidelight.problems.base import LinearProblem
 
-__all__ = ["contractions"]
-
 _GROUPS = 12
 
 

@@ -26,8 +26,6 @@ from sidelight.methods.part_kinds import FinishRule
 from sidelight.methods.parts import BestOnPublic, Ema, MeanLast, MeanLastHalf, MeanTail, Reuse
 from sidelight.privacy.strategies import Strategy, impulse, inverse_square_root
 
-__all__ = ["Workload", "averaging", "best_bands"]
-
 _LONGEST = 20_000  # steps that are looked at; of more, the bands of so many are as good
 
 

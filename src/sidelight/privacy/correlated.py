@@ -27,8 +27,6 @@ from scipy.stats import binom
 from sidelight.errors import InputError, PrivacyConditionError
 from sidelight.privacy.strategies import Strategy
 
-__all__ = ["ApproximateDp", "CorrelatedGaussian", "overflow", "reduced", "without_sampling"]
-
 
 def _floats(values: Any) -> tuple[float, ...]:
     return tuple(float(value) for value in values)

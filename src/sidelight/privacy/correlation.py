@@ -18,8 +18,6 @@ from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.privacy.correlated import CorrelatedGaussian
 from sidelight.privacy.noise import Noise, Value, is_tensor
 
-__all__ = ["Correlation"]
-
 
 class Correlation:
     """What a run keeps of its noise, and how many of its steps were released."""

@@ -19,8 +19,6 @@ from scipy.signal import lfilter
 from sidelight.arrays import Floats
 from sidelight.errors import InputError
 
-__all__ = ["Strategy", "impulse", "inverse_square_root"]
-
 _UNIT = 2.0**-53
 
 

@@ -22,8 +22,6 @@ from sidelight.privacy.events import Event, Indices, Relation, check_relation, d
 from sidelight.privacy.noise import Noise, keyed_generator
 from sidelight.privacy.strategies import Strategy
 
-__all__ = ["Places", "Turn", "Turns"]
-
 
 @dataclass(frozen=True)
 class Turns:

@@ -16,8 +16,6 @@ from sidelight.audit.result import Finding
 from sidelight.audit.tape import RecordedCall, Tape, vector
 from sidelight.privacy.correlated import CorrelatedGaussian
 
-__all__ = ["noise_is_correlated_as_charged", "runs_within_sensitivity", "turns_are_kept"]
-
 _SIGMAS = 7.0  # products of Gaussians have longer tails than they; accused once in a million audits
 _ROUNDING = 1e-6
 
