@@ -198,7 +198,7 @@ def test_a_regressor_is_compared_with_its_start_too() -> None:
     model = PrivateNetRegressor(net, **{"epsilon": 1.0, **options})
     model.fit(PRIVATE[0].numpy(), PRIVATE[0][:, 0].numpy(), x.numpy(), x[:, 0].numpy())
     found: Any = model.privacy_.details[COMPARED]
-    assert model.privacy_.method == "auto" and list(found["gains"]) == ["scale 1"]
+    assert model.privacy_.method == "auto" and list(found["gains"]) == ["private, scale 1", "start, scale 1"]
 
 
 class Half(torch.nn.Module):
