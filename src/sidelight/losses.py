@@ -205,7 +205,7 @@ class Softmax(Loss):
         return slope
 
     def curvature(self, z: Array, y: Array) -> Array:
-        raise InputError("softmax has a matrix of curvatures; use curvature_times")
+        raise InputError("the curvature of softmax is a matrix; use curvature_times")
 
     def probabilities(self, z: Array) -> Array:
         """exp(z_k) / Σ exp(z)."""

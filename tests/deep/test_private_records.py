@@ -296,7 +296,7 @@ def test_what_public_records_show_is_told_before_the_charge(what: str) -> None:
 
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "augment that fails": ({"augment": lambda _: 1 / 0}, "augment= fails .ZeroDivisionError"),
-    "augment that drops rows": ({"augment": lambda x: x[:1]}, "a row for every row"),
+    "augment that drops rows": ({"augment": lambda x: x[:1]}, "one row per input row"),
     "optimizer of nothing": ({"optimizer": lambda _: None}, "optimizer= returned NoneType"),
     "an optimizer": ({"optimizer": torch.optim.SGD([nn.Parameter(X)], lr=1.0)}, "makes one.*not SGD"),
     "LBFGS": ({"optimizer": lambda p: torch.optim.LBFGS(p)}, "LBFGS asks for the loss several times"),

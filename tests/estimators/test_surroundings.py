@@ -55,7 +55,7 @@ AROUND = {
     ),
     "a grid search": (
         lambda: GridSearchCV(classifier(), {"max_norm": [1, 2]}, cv=2).fit(X, Y),
-        "scores, and choices made by them, are covered by nothing.*sidelight compare.*ledger=",
+        "scores, and choices made by them, are covered by no budget.*sidelight compare.*ledger=",
     ),
     "cross_val_score": (lambda: cross_val_score(classifier(), X, Y, cv=2), "scores on private records"),
     "cross_validate": (lambda: cross_validate(regressor(), X, SCORE, cv=2), "scores on private records"),

@@ -188,7 +188,7 @@ class PersonNetwork(Network):
 
     @property
     def name(self) -> str:
-        return f"{self.method.name}, {self.each} rows a person, clipped by {self.protects}"
+        return f"{self.method.name}, {self.each} rows per person, clipped by {self.protects}"
 
     def _ordinary(self) -> Any:
         return (*self.private, self._names())

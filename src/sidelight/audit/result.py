@@ -205,7 +205,7 @@ def one_run_epsilon(
     Each canary was included by a fair coin, and the number of guesses was fixed before they were scored.
     """
     if not 0 <= correct <= guesses <= canaries or guesses < 1:
-        raise InputError("an audit needs 0 <= correct <= guesses <= canaries, and a guess at least")
+        raise InputError("an audit needs 0 <= correct <= guesses <= canaries, and at least one guess")
 
     def refuted(epsilon: float) -> bool:
         p = one_run_p_value(canaries=canaries, guesses=guesses, correct=correct, epsilon=epsilon, delta=delta)

@@ -64,7 +64,7 @@ def many_runs(
     bound above the claim is repeated with other randomness, and the smallest of three counts.
     """
     if runs < 20 or not 0 < confidence < 1:
-        raise InputError("a many-run audit needs 20 runs at least and a confidence between 0 and 1")
+        raise InputError("a many-run audit needs at least 20 runs and a confidence between 0 and 1")
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
     findings: list[Finding] = []
     best, bound = Separation(0.0, False, 0.0, 0.0, 0.0), 0.0

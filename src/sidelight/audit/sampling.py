@@ -69,7 +69,7 @@ def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str |
         case events.SampledWithoutReplacement(sample_size=size, source_dataset_size=m):
             q = size / m
             if m != n:
-                return f"but it draws from {n:,} records"
+                return f"but the sampler draws from {n:,} records"
             if (sizes != size).any():
                 return "but batch sizes differ"
         case _:

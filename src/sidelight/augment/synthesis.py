@@ -148,7 +148,7 @@ def _column(series: pd.Series, name: str) -> _Category | _Number:
     try:
         distinct = series.nunique()
     except TypeError:
-        raise InputError(f"column {name!r} holds lists or other things that are not single values") from None
+        raise InputError(f"column {name!r} holds lists or other values that are not single") from None
     if not number or distinct <= min(_FEW, series.notna().sum() // 2):
         return _Category(series)
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -228,9 +228,9 @@ def augmented(augment: Augment | None, inputs: object, targets: object) -> tuple
 # ---------------------------------------------------------------------------------------------------
 # does a transform of private records blend them?
 
-ROW_FOR_ROW = "augment= must return a row for every row that it is given, in the same order"
+ROW_FOR_ROW = "augment= must return one row per input row, in the same order"
 _REFUSED = (
-    "augment= blends records: what one becomes depends on others of its batch, so clipping bounds nobody's "
+    "augment= blends records: each result depends on other records of its batch, so clipping bounds nobody's "
     "influence. Transform every private row by itself; mixup is for public_augment="
 )
 

@@ -48,16 +48,16 @@ OK, FAILED, BAD_INPUT, REFUSED, LEDGER_UNUSABLE, INTERRUPTED = 0, 1, 2, 3, 4, 13
 # One line each for the list of commands. The module of a command is imported when it is used.
 COMMANDS = {
     "account": "What a training plan costs, or the noise that a budget needs.",
-    "audit": "Try to prove a method's claim wrong.",
+    "audit": "Attack a method and compare its claim with what is proven.",
     "compare": "What each method would reach, rehearsed on public rows.",
     "completion": "Print a script that completes commands in your shell.",
-    "demo": "What public rows buy, method by method, on data that it makes itself.",
-    "fit": "Fit a private model to a table, with the help of a public one.",
-    "ledger": "Create and read the file that records what was spent.",
-    "methods": "What methods there are, what each needs, and when it wins.",
+    "demo": "Compare methods with and without public rows on synthetic data.",
+    "fit": "Fit a private model to a table, guided by a public one.",
+    "ledger": "Create and read the ledger of what was spent.",
+    "methods": "List methods, what each needs, and when it wins.",
     "predict": "Apply a model to a table.",
-    "report": "Write the privacy report of a model, and say what it promises.",
-    "schema": "Write the types and bounds of a public table, to edit.",
+    "report": "Write the privacy report of a model and print its guarantee.",
+    "schema": "Write the types and bounds of a public table to a file.",
 }
 _TOGETHER = {
     "methods": "compare",

@@ -61,7 +61,7 @@ class TrainingPlan:
     type=terminal.PROBABILITY,
     required=True,
     metavar="Q",
-    help="Chance that a record takes part in a step; 1 for full batches.",
+    help="Probability that a record joins a step; 1 for full batches.",
 )
 @click.option(
     "--steps", "-t", type=terminal.count, required=True, metavar="T", help="Number of training steps."
@@ -79,9 +79,9 @@ class TrainingPlan:
     "-s",
     type=terminal.NOISE,
     metavar="σ",
-    help="Noise std / sensitivity of the sum. Give this to learn ε …",
+    help="Noise std / sensitivity of the sum. Give this to get ε …",
 )
-@click.option("--epsilon", "-e", type=terminal.EPSILON, metavar="ε", help="… or this to learn the noise.")
+@click.option("--epsilon", "-e", type=terminal.EPSILON, metavar="ε", help="… or this to get the noise.")
 @click.option(
     "--relation",
     type=terminal.relation,

@@ -41,7 +41,7 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
 @terminal.EPSILONS
 @click.option(
     "--repeats", type=terminal.repeats, default="3", show_default=True, metavar="N",
-    help="Draws of the data; more draws give smaller errors.",
+    help="Number of data sets drawn; more give smaller errors.",
 )  # fmt: skip
 @click.option(
     "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, metavar="N", help="Random seed."
@@ -51,7 +51,7 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
     help="Folder for reports and tables.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--tour", is_flag=True, help="Instead: what a budget buys, and a ledger that says no.")
+@click.option("--tour", is_flag=True, help="Instead: noise for a budget, and a ledger that refuses.")
 def command(
     epsilon: tuple[float, ...], repeats: int, seed: int, out: Path, as_json: bool, tour: bool
 ) -> None:
@@ -97,7 +97,7 @@ def _introduce(screen: Console) -> None:
         "of it, repeat by repeat."
     )
     screen.print(
-        "dp_sgd sees no public row, only_public no private one. non_private has no guarantee: it trains "
+        "dp_sgd uses no public row, only_public no private one. non_private has no guarantee: it trains "
         "without noise, and is safe to run because this data is made up.\n",
         style="dim",
     )
@@ -279,7 +279,7 @@ def _as_data(
 
 def _next(screen: Console, out: Path) -> None:
     screen.print(
-        "The best of several is picked after the fact, which flatters it; auto picks before. More repeats, "
+        "The best of several is picked after the fact, which is optimistic; auto picks before. More repeats, "
         "smaller errors: --repeats.\n",
         style="dim",
     )
@@ -330,7 +330,7 @@ def show_tour() -> None:
     ledger = _ledger()
     first = _begin(ledger, "first try")
     screen.print(
-        "\n[bold]2. A ledger, and one door.[/] Dataset 'patients' may spend ε = 3 in its life.\n"
+        "\n[bold]2. A ledger, and one way out.[/] Dataset 'patients' may spend ε = 3 in its life.\n"
         "A run of ε = 1 was charged before it reads a record; its sum leaves with the noise that was charged."
     )
     _one_door(screen, first)
@@ -419,7 +419,7 @@ def _one_door(screen: Console, run: Run) -> None:
 
 
 def _spend_until_refused(screen: Console, ledger: Ledger) -> None:
-    screen.print("\n[bold]3. Runs go on until the budget is used up.[/]")
+    screen.print("\n[bold]3. Runs continue until the budget is used up.[/]")
     rows = terminal.table(
         "run", "sum of ε", "composed ε", "left", numbers=("run", "sum of ε", "composed ε", "left")
     )

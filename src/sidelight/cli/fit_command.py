@@ -49,7 +49,7 @@ def column_options(command: Command) -> Command:
 
 TRUST = click.option(
     "--trust", multiple=True, metavar="TYPE",
-    help="A type in your public model that is not scikit-learn's; may be repeated.",
+    help="Allow a type in your public model that is not scikit-learn's; may be repeated.",
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ TRUST = click.option(
 )  # fmt: skip
 @click.option(
     "--public-model", type=FILE, metavar="FILE",
-    help="A fitted scikit-learn model of yours, saved by skops: what it gets wrong is learned privately.",
+    help="A fitted scikit-learn model of yours, saved by skops: its residual is learned privately.",
 )  # fmt: skip
 @TRUST
 @click.option("--schema", type=FILE, metavar="JSON", help="Declared columns (`sidelight schema`).")

@@ -93,7 +93,9 @@ def _in_people(card: Card) -> list[str]:
         epsilon, delta = plain_up(who.epsilon, 4), plain_up(who.delta, 3)
         lines.append(f"per person (at most {who.records} records): ε = {epsilon}, δ = {delta}")
     if (found := people(card, who.delta)) is not None:
-        lines.append(f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, so many may fall outside ε on average")
+        lines.append(
+            f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, that many may fall outside ε on average"
+        )
     return lines
 
 
@@ -151,7 +153,7 @@ def plan_summary(contract: Contract, given: Json, schema: Schema) -> str:
         else f"{contract.method}, which would choose {chosen}"
     )
     counted = "records" if contract.unit == "record" else f"persons (by {contract.unit})"
-    paid = "no ledger: nothing remembers this charge"
+    paid = "no ledger: this charge is not recorded"
     if payer is not None:
         left = plain_down(payer.ledger.remaining(payer.dataset), 4)
         paid = f"dataset {payer.dataset}, which has ε = {left} left for one run: it would be admitted"

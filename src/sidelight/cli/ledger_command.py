@@ -48,13 +48,13 @@ def command() -> None:
 
 @command.command("init", short_help="Give a dataset a lifetime budget.")
 @FILE
-@click.option("--name", required=True, metavar="DATASET", help="What runs will call the dataset.")
+@click.option("--name", required=True, metavar="DATASET", help="Name of the dataset.")
 @click.option(
     "--relation",
     type=terminal.relation,
     required=True,
     metavar="RELATION",
-    help="What a neighboring dataset is.",
+    help="Neighboring relation.",
 )
 @click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="For all runs together.")
 @click.option("--delta", type=terminal.DELTA, required=True, metavar="δ", help="Keep it below 1 / records.")
@@ -92,9 +92,7 @@ def init(
     if not name.strip():
         raise InputError("--name: expected the name of a dataset, got an empty one")
     if fingerprint and any_size:
-        raise InputError(
-            "--any-size: the contents of a part are not those of the whole; leave out --fingerprint"
-        )
+        raise InputError("--any-size: a part has other contents than the whole; leave out --fingerprint")
     from sidelight.privacy.ledger import Ledger
     from sidelight.privacy.statement import warn_of_epsilon
 
@@ -178,7 +176,9 @@ def show_(file: Path, name: str | None, as_json: bool) -> None:
 
 @command.command("rebind", short_help="Accept the same records in another form.")
 @FILE
-@click.option("--name", required=True, metavar="DATASET", help="Dataset whose next run may look different.")
+@click.option(
+    "--name", required=True, metavar="DATASET", help="Dataset whose next run may have another form."
+)
 def rebind(file: Path, name: str) -> None:
     """Let the next run on a dataset bind it to further records, once.
 
@@ -191,7 +191,7 @@ def rebind(file: Path, name: str) -> None:
     """
     with _open(file, name) as ledger:
         ledger.rebind(name)
-    click.echo(f"the next run on {name} may show its records in another form; its budget is unchanged")
+    click.echo(f"the next run on {name} may use another form of its records; its budget is unchanged")
 
 
 @command.command("charges", short_help="Every run that was charged.")

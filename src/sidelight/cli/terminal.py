@@ -202,7 +202,7 @@ IGNORE = click.option(
 )
 TYPES = click.option(
     "--type", "types", multiple=True, callback=column_types, metavar="COLUMN=TYPE",
-    help="What a column is: number, boolean, category, code, date, text; may be repeated.",
+    help="Type of a column: number, boolean, category, code, date, text; may be repeated.",
 )  # fmt: skip
 
 

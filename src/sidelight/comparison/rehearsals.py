@@ -304,8 +304,8 @@ class _Plan:
         ]
         if self.rehearsed < self.rows:
             lines.append(
-                f"For {self.rows:,} rows the rehearsal used {self.rehearsed:,}, at an ε that puts as "
-                "much noise on a mean."
+                f"For {self.rows:,} rows the rehearsal used {self.rehearsed:,}, at an ε that puts "
+                "equal noise on the mean."
             )
         return tuple(lines)
 

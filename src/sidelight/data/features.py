@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-CHANGED = "the private table changed while it was read: its number of records did"
+CHANGED = "the private table changed while it was read: its number of records differs"
 
 
 class EncodedRows(NamedTuple):

@@ -108,12 +108,12 @@ class TreeEnsemble:
         onwards = all(((own <= to) & (to < len(own))).all() for to in (self.left, self.right))
         inside = all(len(a) and 0 <= a.min() <= a.max() < len(own) for a in (self.roots, self.depth))
         if not (onwards and inside):
-            raise ValueError("trees whose nodes lead nowhere, or in circles")
+            raise ValueError("trees with dangling or cyclic nodes")
         rising = len(self.edges) > 1 and self.edges[0] == 0 and (np.diff(self.edges) > 0).all()
         if not rising or self.edges[-1] > features:
             raise ValueError("trees of other features")
         if not 0 <= self.feature.min() <= self.feature.max() < len(self.edges) - 1:
-            raise ValueError("trees that split on what is not there")
+            raise ValueError("trees that split on missing columns")
         if not np.isfinite(self.value).all():
             raise ValueError("trees with values that are not finite")
 

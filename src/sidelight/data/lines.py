@@ -102,7 +102,7 @@ def check_names(names: list[str], path: Path) -> None:
         )
     twice = [name for i, name in enumerate(names) if name in names[:i]]
     if twice:
-        raise InputError(f"{path} has more than one column {twice[0]!r}; give each a name of its own")
+        raise InputError(f"{path} has more than one column {twice[0]!r}; give each a unique name")
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -155,7 +155,9 @@ class OwnModel:
         places = LabelReader(labels).places(self.classes)
         if sorted(places.tolist()) != list(range(len(labels))):
             mine, theirs = ([str(one) for one in some.tolist()] for some in (labels, self.classes))
-            raise InputError(f"public_model tells {listed(theirs)} apart, but the classes are {listed(mine)}")
+            raise InputError(
+                f"public_model has the classes {listed(theirs)}, but the classes are {listed(mine)}"
+            )
         return tuple(int(place) for place in np.argsort(places))
 
     # -----------------------------------------------------------------------------------------------

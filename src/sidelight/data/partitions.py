@@ -39,7 +39,7 @@ from sidelight.privacy.events import FixedSize, FullBatch, Indices, Poisson, Rel
 from sidelight.privacy.noise import Noise, keyed_generator
 from sidelight.privacy.release import BoundedSum, share_of
 
-_TOGETHER = "this method reads all records together, and they lie in blocks"
+_TOGETHER = "this method reads all records at once, but they are stored in blocks"
 _NUMBERS = 1 << 23  # in a block: 32 MB as float32
 
 
@@ -112,7 +112,7 @@ def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
         if share.asked == asked and 0 <= share.block < blocks:
             found.setdefault(share.block, share)
     if len(found) != blocks:
-        raise SidelightError("a block of private records gave no answer, so that there is no sum over all")
+        raise SidelightError("a block of private records did not answer, so there is no sum over all records")
     ordered = [found[block] for block in range(blocks)]
     total = np.array(ordered[0].value, dtype=np.float64)
     for share in ordered[1:]:

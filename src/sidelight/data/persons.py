@@ -42,7 +42,7 @@ class Persons:
     @property
     def assumption(self) -> str:
         """What a statement has to say of the names."""
-        return f"all rows of a person have one name in {self.unit!r}, and no other's do"
+        return f"all rows of a person have one name in {self.unit!r}, and no other person's rows do"
 
     def check(self, rows: int) -> None:
         """Raise InputError unless there is a name for each row; how many there are is private."""
@@ -175,7 +175,7 @@ class PersonRows(PrivateRows):
         )
 
     def mapped(self, matrix: Array, *, max_norm: float) -> NoReturn:
-        raise PrivacyConditionError("this method maps rows, and does not know whose they are")
+        raise PrivacyConditionError("this method maps rows without knowing their persons")
 
     def joined(self, public: PublicRows) -> PersonRows:
         """These persons and, each as a person of its own, the public records; all private from here on."""

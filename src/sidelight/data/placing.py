@@ -49,7 +49,7 @@ def bytes_of(memory: str | int) -> int:
     else:
         raise InputError(f"memory is a size such as 2GB or 800MB, not {memory!r}")
     if size < _LEAST:
-        raise InputError(f"memory must be at least 500 MB, of which libraries take half; not {memory!r}")
+        raise InputError(f"memory must be at least 500 MB (libraries take half), not {memory!r}")
     return size
 
 

@@ -303,7 +303,9 @@ def _check_once(found: list[Path]) -> None:
     known: dict[tuple[int, int], Path] = {}
     for file in found:
         if (first := known.setdefault(_number_of(file), file)) is not file:
-            raise InputError(f"{first} and {file} are one file (a link?): each record must be there once")
+            raise InputError(
+                f"{first} and {file} are the same file (a link?), so its records would count twice"
+            )
 
 
 def _number_of(file: Path) -> tuple[int, int]:

@@ -52,7 +52,7 @@ class BlockWorker:
     def ask(self, question: Question, asked: int) -> list[Share]:
         """A share of each block."""
         if self._held is None:
-            raise SidelightError("a worker was asked before it had read")
+            raise SidelightError("a worker got a request before it had read its records")
         return list(self._held.ask(question, asked))
 
     def process(self) -> int:
@@ -82,11 +82,11 @@ class RayCluster:
             answers = self.ray.get([worker.missing.remote(list(files)) for worker in self.workers])
         except self.ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0]
-            raise InputError(f"the workers of Ray did not begin: {reason}") from None
+            raise InputError(f"the Ray workers did not start: {reason}") from None
         for missing in answers:
             if missing:
                 raise InputError(
-                    f"a worker of Ray cannot read {missing[0]}; put the table where all of them see it under "
+                    f"a Ray worker cannot read {missing[0]}; put the table where all workers find it under "
                     "one path, such as a shared file system"
                 )
 
@@ -110,7 +110,7 @@ def ray_cluster(
         free = _free(ray, 1 if workers is None else workers)
         count = max(1, free) if workers is None else workers
         if count > free:
-            raise InputError(f"the cluster has {free} processors free, and {count} workers were asked for")
+            raise InputError(f"the cluster has {free} free processors, but {count} workers were requested")
         cluster = RayCluster(
             ray, [_worker(ray) for _ in range(count)], None if scratch is None else os.fspath(scratch)
         )

@@ -129,7 +129,7 @@ class PrivateRows:
 def contents(rows: PrivateRows) -> Contents:
     """The records themselves. For oracles, which answer with a BoundedSum; nobody else has a use for it."""
     if rows.unit != "record":
-        raise PrivacyConditionError("this method bounds what one row can do, and a person has several")
+        raise PrivacyConditionError("this method bounds the influence of one row, but a person has several")
     return rows._contents
 
 
@@ -215,7 +215,7 @@ def as_matrix(X: TableLike) -> Matrix:
         return csr
     array = np.asarray(X)
     if array.ndim != 2:
-        raise InputError(f"X must be a matrix, one record per row; it has {array.ndim} dimension(s)")
+        raise InputError(f"X must be a matrix with one record per row; it has {array.ndim} dimension(s)")
     if array.dtype not in (np.float32, np.float64):
         array = _to_float(array, "X")
     return np.ascontiguousarray(array)

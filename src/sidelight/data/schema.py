@@ -335,7 +335,7 @@ def _pairs(given: object, columns: Mapping[str, Column]) -> tuple[tuple[str, str
         if len(pair) != 2 or len(set(known)) != 2 or any(columns[one].kind != "number" for one in known):
             raise InputError(f"interactions: {pair!r} must be two different columns of numbers")
         if {*known} in [{*other} for other in found]:
-            raise InputError(f"interactions: {known[0]} and {known[1]} are there twice")
+            raise InputError(f"interactions: {known[0]} and {known[1]} are listed twice")
         found.append((known[0], known[1]))
     return tuple(found)
 

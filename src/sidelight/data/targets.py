@@ -116,7 +116,7 @@ class LabelReader:
         else:
             self._places = {self._read(label): place for place, label in enumerate(labels)}
         if [self.place(label) for label in labels] != list(range(len(labels))):
-            raise InputError("two of the classes are read as one label; give each a name of its own")
+            raise InputError("two of the classes are read as the same label; give them different names")
 
     def place(self, value: object) -> int:
         written = self._places.get(str.__str__(value)) if isinstance(value, str) else None
@@ -150,7 +150,7 @@ class TargetScale:
         """The range of the public targets, widened on both sides by `margin` times its width."""
         y = as_targets(y_public)
         if y.size == 0 or not np.isfinite(y).all():
-            raise InputError("public targets must be finite, and there must be some")
+            raise InputError("public targets must be finite, and there must be at least one")
         low, high = float(y.min()), float(y.max())
         if low == high:
             raise InputError("every public target is the same; pass target_bounds=(low, high) instead")
@@ -229,8 +229,8 @@ def resolve_classes(
     source = _as_labels(classes) if classes is not None else y_public if y_public is not None else y
     if source is None or not source.size:
         raise InputError(
-            "the classes are not known, and learning them from the private labels would be a release that "
-            "nobody accounts for. Pass classes=[...], or y_public, or assume_public=('classes',) if the set "
+            "the classes are not known, and learning them from the private labels would be an "
+            "uncharged release. Pass classes=[...], or y_public, or assume_public=('classes',) if the set "
             "of labels is not secret"
         )
     labels = _sorted(source)

@@ -186,7 +186,7 @@ class EstimatorInput(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ign
         if self.public_model is None or isinstance(self.public_model, str):
             return records
         if records.sparse:
-            raise InputError("public_model is asked about dense rows; pass X.toarray(), or public_model=None")
+            raise InputError("public_model predicts dense rows; pass X.toarray(), or public_model=None")
         named = tuple(records.names) if is_frame(records.given) else ()
         wanted = [str(name) for name in getattr(self.public_model, "feature_names_in_", named)]
         columns = tuple(RawColumn(name, "number") for name in wanted) if named else None

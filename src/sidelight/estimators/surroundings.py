@@ -42,7 +42,7 @@ _OTHERS = (
 _PIPELINES = ("sklearn.pipeline", "imblearn.pipeline")
 _SCORED = (
     "scikit-learn scores on private records around this fit; scores, and choices made by them, are covered "
-    "by nothing"
+    "by no budget"
 )
 _INSTEAD_OF_STEPS = (
     "Fit it to public rows and freeze it, as in sklearn.frozen.FrozenEstimator(MinMaxScaler().fit("
@@ -72,12 +72,12 @@ def warn_of_surroundings() -> tuple[str, ...]:
         module = _module(frame)
         if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
             for name in _learning_steps(frame.f_locals.get("self")):
-                line = f"{name} of a pipeline was fitted to the private records, and is covered by nothing"
+                line = f"{name} of a pipeline was fitted to the private records, which no budget covers"
                 advice[line] = _INSTEAD_OF_STEPS
         elif module.startswith(_SEARCHES):
             advice[_SCORED] = _INSTEAD_OF_SEARCHES
         elif module.startswith(_OTHERS):
-            line = f"{module} works with the private records around this fit, which is covered by nothing"
+            line = f"{module} works with the private records around this fit, which no budget covers"
             advice[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
     for what, instead in advice.items():
         warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())

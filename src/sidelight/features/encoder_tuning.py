@@ -150,7 +150,7 @@ def _classes(
     if len(texts) < _FEWEST or len(names) < 2 or len(names) > len(texts) // 2:
         raise InputError(
             f"{len(texts):,} public texts of {len(names):,} classes: to tune an encoder needs at least "
-            f"{_FEWEST} texts and two classes, with two texts a class on average"
+            f"{_FEWEST} texts and two classes, with two texts per class on average"
         )
     place = {name: number for number, name in enumerate(names)}
     return names, np.array([place[name] for name in named], dtype=np.int64)

@@ -183,7 +183,7 @@ def add_encoder(encoder: Encoder, name: str | None = None) -> Encoder:
     backwards = _tried(encoder, _PROBES[::-1])[::-1]
     if not np.array_equal(one_by_one[0], one_by_one[-1]):
         raise InputError(
-            f"the encoder {encoder.name} gives other numbers for the same text when it is asked again: it "
+            f"the encoder {encoder.name} gives different numbers for the same text on a second call: it "
             "draws random numbers, or remembers earlier texts. Switch that off (eval mode, a seed)"
         )
     # A trial of four short texts does not show what one of somebody else's does with thousands.
@@ -233,7 +233,7 @@ def encoder_by_hash(name: str, sha256: str) -> Encoder:
     if found.sha256 != sha256:
         raise InputError(
             f"{what}, and the one here has other weights or settings ({found.sha256[:19]}…): its rows would "
-            f"mean something else. {_open_it()}"
+            f"have another meaning. {_open_it()}"
         )
     return found
 

@@ -164,7 +164,7 @@ class FederatedServer:
             raise InputError(f"{what} needs public records, or several models; pass finish=Last()")
         if isinstance(method.start, Warm) and not warm_rounds:
             raise InputError(
-                f"{method.name} starts where public records lead. Pass warm_rounds=, rounds of public "
+                f"{method.name} starts from a model of public records. Pass warm_rounds=, rounds of public "
                 "clients alone; or pre-train on data of theirs that you hold, and pass what that gives"
             )
         positive("epsilon", epsilon)

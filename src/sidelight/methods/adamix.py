@@ -128,7 +128,7 @@ class QuantileClipState(ClipState):
     def _kept(self) -> float:
         if self.last is None:
             raise AssumptionError(
-                "public gradients vanish at the start and say nothing about a clip norm; fix one instead "
+                "public gradients vanish at the start, so no clip norm follows from them; set one instead "
                 "(clip=Flat(...))"
             )
         if not self.notes:
@@ -140,7 +140,7 @@ class QuantileClipState(ClipState):
     group="gradient method",
     paper="Golatkar et al., CVPR 2022",
     wins="gradients of low rank, as in the last layer of a pre-trained network",
-    loses="what lies outside the span of a few public gradients is never learned",
+    loses="directions outside the span of the public gradients are never learned",
     networks=True,
     small={"steps": 6, "rank": 2},
     on_network={"rank": 2},

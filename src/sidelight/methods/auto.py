@@ -91,7 +91,7 @@ class Auto(Flags):
         share = f"{100 * kappa / (1 + kappa):.1f} %"
         if kappa >= _ONLY_PUBLIC:
             reasons.append(
-                f"{task.n:,} private records at epsilon={task.epsilon:g} are worth less than a twentieth of "
+                f"{task.n:,} private records at epsilon={task.epsilon:g} add less than 1/20 as much as "
                 f"{task.public.n:,} public ones (whose share is {share}): no budget is spent"
             )
             return only_public(), reasons
@@ -213,7 +213,7 @@ def _public_alone(task: Task) -> str:
     if public.n < 10:
         return "only_public was considered; there are too few public records to judge it"
     if task.residual:
-        return "the private records teach what the best public model gets wrong"
+        return "private records are fitted to the residual of the best public model"
     _, z, y = best_on_folds(public, task.loss)
     if task.target_bound is not None:
         score = f"R² {1 - ((z[:, 0] - y) ** 2).mean() / max(float(y.var()), 1e-300):.3f}"
@@ -238,7 +238,7 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
 @method(
     group="chosen for you",
     paper="Chooses among the methods of this project by public quantities alone",
-    wins="the default: it chooses, and says what and why",
+    wins="the default: it chooses a method and states the reason",
     loses="a public target range that is too narrow; a schema learned from rows of another kind",
     ours=True,
     networks=True,

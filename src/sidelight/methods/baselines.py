@@ -148,7 +148,7 @@ def _folded(
     group="baseline",
     paper="a baseline: the model of the public records",
     wins="when n·ε is too small or public rows suffice, so that spending budget gains nothing",
-    loses="wherever private records can still teach something",
+    loses="whenever private records still improve the model",
     networks=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,7 @@ only_public = OnlyPublic
     group="baseline",
     paper="a baseline: the model of all records, without protection",
     wins="upper reference, for data that is not secret",
-    loses="never for a release: it warns, and no ledger pays for it",
+    loses="never for a release: it warns, and no ledger admits it",
     networks=True,
 )
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +241,7 @@ non_private = NonPrivate
 @method(
     group="baseline",
     paper="a baseline of Chen, Lee & Kifer, AISTATS 2019",
-    wins="baseline: the commonest class",
+    wins="baseline: the most common class",
     loses="everywhere else",
     needs="an intercept",
     losses=("hinge", "huber", "logistic", "softmax"),

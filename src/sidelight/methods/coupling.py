@@ -158,7 +158,7 @@ def _mix(
     group="gradient method",
     paper="Liu, Bu, Wang, Zha & Karypis, 2024",
     wins="many public records, networks, very small ε",
-    loses="with a few dozen public rows its public gradient keeps pulling, also where ε would allow more",
+    loses="with a few dozen public rows its public gradient keeps its weight even at large ε",
     networks=True,
     small={"steps": 6, "gamma": 0.01},
 )

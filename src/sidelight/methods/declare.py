@@ -263,7 +263,7 @@ COMMON = {
     "shrink": ("β, by which the clip norm shrinks", ""),
     "ratio": ("φ: the budget grows when φ‖ĝ‖ is below the noise", ""),
     "clip_threshold": ("φ_c: the clip norm shrinks when φ_c‖ĝ‖ is below it", "a rule"),
-    "max_steps": ("the end at the latest", "no limit but the budget"),
+    "max_steps": ("the last step", "no limit but the budget"),
     "planned_steps": ("steps that the first budget is cut into", "a rule"),
     "accounting": ("which theorem pays", ""),
     "rehearsal": ("whether training is simulated first on data synthesized from public records", ""),

@@ -68,7 +68,7 @@ def blend(old: Noisy, fresh: Noisy, *, rho_old: float, rho_new: float) -> Noisy:
     group="convex algorithm",
     paper="Lee & Kifer, KDD 2018",
     wins="moderate ε, no step size to choose",
-    loses="slow (seconds to a minute a fit), and behind whitening in our tables",
+    loses="slow (seconds to a minute per fit), and behind whitening in our tables",
     small={"splits": 3},
     variants={
         "gumbel": {"splits": 3, "selection": "gumbel"},

@@ -99,7 +99,7 @@ def only_private(
     paper="Abadi et al., CCS 2016; public records are treated as private ones",
     wins="baseline: treats the public rows as private",
     loses="as dp_sgd: a few more private rows change little",
-    needs="public records, or it is dp_sgd",
+    needs="public records (without them, identical to dp_sgd)",
     networks=True,
     small={"steps": 6},
 )

@@ -274,7 +274,7 @@ class WithHealthCheck(WrappedMethod):
 
 def too_few(n: int, epsilon: float) -> str:
     """Why there is no check."""
-    return f"with n = {n:,} and ε = {epsilon:g} its noise would hide what it counts"
+    return f"with n = {n:,} and ε = {epsilon:g} its noise would hide the counts"
 
 
 def price(plan: CheckPlan, epsilon: float, delta: float) -> Json:

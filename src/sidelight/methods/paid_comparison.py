@@ -69,7 +69,7 @@ class PaidComparison(WrappedMethod):
         z = math.sqrt(2 / self.share) / conversions.gdp_mu(task.epsilon, task.delta)
         factor = 1 if task.relation == "add-or-remove-one" else 2
         if z * factor > _COARSEST * task.n:
-            return self._alone(task, "n·ε is too small for private records to tell")
+            return self._alone(task, "n·ε is too small for a comparison on private records")
         found = plan_beside(
             events.repeat(events.gaussian(z), 2),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),

@@ -87,7 +87,7 @@ def iterate(
 @method(
     group="convex algorithm",
     paper="Feldman et al., FOCS 2018",
-    wins="very small ε with public records, which come last and amplify",
+    wins="very small ε with public records, processed last for amplification",
     loses="ε of 0.5 and more; no iterate but the last may be seen",
     losses=SMOOTH,
     small={"batch_size": 11},

@@ -409,7 +409,7 @@ class _Whitened:
     group="gradient method",
     paper="A method of this project (specification, section 21)",
     wins="linear models with public rows: weight moves from private to public rows as noise grows",
-    loses="public rows of another kind: their weight falls, but its start and metric are theirs",
+    loses="public rows from another population: their weight falls, but start and metric come from them",
     ours=True,
     small={"steps": 6},
 )

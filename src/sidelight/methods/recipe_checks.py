@@ -72,7 +72,7 @@ def check_finish(inner: object) -> None:
     _check_part("finish", inner)
     if isinstance(inner, FinishRule) and not inner.single:
         name = type(inner).__name__
-        raise InputError(f"{name} makes an ensemble of several models, and the finish around it takes one")
+        raise InputError(f"{name} makes an ensemble of several models, but the outer finish takes one model")
 
 
 def _check_part(field: str, value: object) -> None:

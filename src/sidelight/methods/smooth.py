@@ -158,7 +158,7 @@ def smooth(
         )
     not_negative("regularization", regularization)
     if task.n < 1 or (task.target_bound is not None and not 0 < task.target_bound < math.inf):
-        raise InputError("there must be a private record, and a bound on targets must be positive")
+        raise InputError("there must be a private record, and the bound on targets must be positive")
     notes: tuple[str, ...] = ()
     if isinstance(loss, Square):
         target = 1.0 if task.target_bound is None else task.target_bound

@@ -201,7 +201,7 @@ def check_method(method: Method, task: Task) -> None:
         )
     if task.rows.partitioned and not takes_partitions(method):
         raise InputError(
-            f"{method.name} reads all records together, and these are stored in blocks. Use auto, dp_newton, "
+            f"{method.name} reads all records at once, but these are stored in blocks. Use auto, dp_newton, "
             "adassp or a gradient method such as dp_sgd; or allow memory for all of them "
             f"({spelled('memory=', '--memory')})"
         )

@@ -465,7 +465,7 @@ def noise_multiplier(
     gives the guarantee, which only a careless δ makes possible.
     """
     if not epsilon <= _LARGEST_EPSILON:
-        raise InputError(f"epsilon must be at most {_LARGEST_EPSILON:g}: beyond, nothing is promised")
+        raise InputError(f"epsilon must be at most {_LARGEST_EPSILON:g}: beyond that, nothing is promised")
     if int(steps) != steps or steps < 1:
         raise InputError(f"steps must be a whole number of at least 1, not {steps!r}")
     make = step_event(sampling_probability=sampling_probability, relation=relation, sampling=sampling)

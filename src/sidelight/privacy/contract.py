@@ -40,7 +40,7 @@ DEFAULT_RELATION: Relation = "add-or-remove-one"
 _ROUNDING = 1e-6  # relative; a plan is calibrated to its budget by bisection
 SEED_WARNING = (
     "a seed (random_state) fixes the noise: whoever knows or guesses it can remove the noise. The guarantee "
-    "holds only while the seed is secret; use none for a model that leaves your hands"
+    "holds only while the seed is secret; use none for a model that you release"
 )
 _REST = "scores on private records, choices made by them, or anything else learned from private records"
 

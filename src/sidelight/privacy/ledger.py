@@ -289,7 +289,7 @@ class Ledger:
                 return None
             if expected is not None and now_valid != expected:
                 raise LedgerError(
-                    f"run {number} was resumed by somebody else at the same time; only one may go on"
+                    f"run {number} was resumed elsewhere at the same time; only one copy may continue"
                 )
             return {"kind": "claim", "charge": number, "token": token, "time": now()}
 
@@ -305,8 +305,8 @@ class Ledger:
         head = self._store.head()
         if head != seen and self._book(self._entries()).charge(number).token != token:
             raise LedgerError(
-                f"run {number} was resumed or ended by somebody else while it went on here; only one may go "
-                "on. Nothing more was released here"
+                f"run {number} was resumed or ended elsewhere; only one copy may continue. "
+                "Nothing more was released here"
             )
         return head
 

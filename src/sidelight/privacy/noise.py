@@ -153,7 +153,7 @@ class Noise:
         It is as secret as the noise. Whoever goes on from here twice asks for the same, or gets other noise.
         """
         if not self.repeatable:
-            raise InputError("this source is not repeatable, so that nobody can draw its noise twice")
+            raise InputError("this source is not repeatable: its noise cannot be drawn twice")
         with self._lock:
             self._check_process()
             if self._stream is not None:  # it was drawn from: go on with a key that draws nothing of that

@@ -23,7 +23,7 @@ class PlanOnly(BaseException):
     """A run ends before its charge, as an observer asked for. No error, so that no handler takes it."""
 
     def __init__(self, contract: Any) -> None:
-        super().__init__("the plan alone was asked for")
+        super().__init__("only the plan was requested")
         self.contract = contract
 
 
@@ -115,7 +115,7 @@ class _UsersObserver(Observer):
                 ) from error
             self._failed = True
             warn_charged(
-                f"the observer {name} failed ({first_line(error)}) and is not notified any more. The run is "
+                f"the observer {name} failed ({first_line(error)}) and is no longer notified. The run is "
                 "charged, and goes on",
                 RuntimeWarning,
             )

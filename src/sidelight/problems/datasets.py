@@ -32,9 +32,7 @@ from sidelight.oracles.network.batches import Batch, each_tensor, row_count, tak
 from sidelight.privacy.identity import Identity
 
 _PAIR = "pass a dataset, or a pair of tensors (inputs, targets) with one row per record"
-_BY_NUMBER = (
-    "private records are drawn by chance, one by one, so a dataset has len() and items by number (map-style)"
-)
+_BY_NUMBER = "private records are drawn at random, so a dataset needs len() and items by index (map-style)"
 
 
 def as_dataset(data: object, *, public: bool = False) -> Dataset[object]:
@@ -46,7 +44,7 @@ def as_dataset(data: object, *, public: bool = False) -> Dataset[object]:
         return _from_pair(data, public=public)
     if isinstance(data, DataLoader):
         raise InputError(
-            "a DataLoader shuffles, and the accounting needs batches that are drawn at random: pass its "
+            "a DataLoader shuffles, but the accounting needs batches that are drawn at random: pass its "
             "dataset instead.\n"
             "    from sidelight.deep import Loading\n"
             "    loading = Loading(collate=loader.collate_fn, workers=loader.num_workers)\n"

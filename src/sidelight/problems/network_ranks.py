@@ -305,7 +305,7 @@ def ranks_of(device: torch.device) -> Ranks | None:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
         except RuntimeError as error:
             first = str(error).strip().split("\n")[0][:200]
-            raise RankLost(f"the ranks did not come together ({first}). Nothing was charged") from None
+            raise RankLost(f"the ranks could not connect ({first}). Nothing was charged") from None
     if dist.get_world_size() < 2:
         return None
     if _known is None or _known.world is not dist.group.WORLD or _known.broken or _known.device != device:

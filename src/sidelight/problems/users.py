@@ -182,7 +182,7 @@ class UsersProblem(Problem):
         relation: Relation,
     ) -> BoundedSum:
         if self._cohort is None:
-            raise PrivacyConditionError("a cohort is summed once, and the one that was drawn has been")
+            raise PrivacyConditionError("a cohort is summed once, and the drawn one has been")
         cohort, self._cohort = self._cohort, None
         return self._oracle.clipped_sum(
             self.answers, cohort, clip=clip, origin=origin, metric=metric, relation=relation

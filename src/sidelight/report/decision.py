@@ -125,7 +125,7 @@ def vouched(card: Card) -> list[Vouched]:
     lines += [
         _yes_or_no(
             card, "size_is_public",
-            f"The number of records{counted}, the columns and their types are no secret",
+            f"The number of records{counted}, the columns and their types are public",
         ),
         _yes_or_no(
             card, "nothing_else_released",

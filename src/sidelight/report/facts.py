@@ -45,7 +45,7 @@ FACTS: dict[str, tuple[str, Kind]] = {
     "public_is_public": ("the public records are public or their owners consented", "yes or no"),
     "public_is_independent": ("no public record was taken or chosen from the private ones", "yes or no"),
     "records_per_person": ("records that one person has, at most", "whole number"),
-    "size_is_public": ("the number of records and the columns are no secret", "yes or no"),
+    "size_is_public": ("the number of records and the columns are public", "yes or no"),
     "nothing_else_released": ("nothing else from these records is released uncharged", "yes or no"),
     "side_channels": ("how side channels are controlled", "text"),
     # for a data protection impact assessment

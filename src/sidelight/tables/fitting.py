@@ -296,7 +296,7 @@ def fit_tables(
     assumed = (*assumed_of(private), *(placed.assumptions if placed else ()))
     own = own_model(public_model, schema, [name for name in table.names if name != unit], public_frame)
     if own is not None and engine == "ray":
-        raise InputError("Ray workers cannot ask your public_model; use engine='embedded'")
+        raise InputError("Ray workers cannot run your public_model; use engine='embedded'")
     with remembered_texts(schema, public_frame):
         records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
         part = _train(model, records, parts, targets, assumed, observers)
@@ -313,7 +313,9 @@ def _tell(observers: tuple[Observer, ...], stage: str) -> None:
 def _check_different(private: TableSource, public: TableSource | None) -> None:
     """The one mistake that gives everything away: to call the private records public."""
     if private is public or (public is not None and share_a_file(private, public)):
-        raise InputError("the private table cannot be its own public table: nothing of it would be protected")
+        raise InputError(
+            "the private table cannot be its own public table: none of its records would be protected"
+        )
 
 
 def _warn_of_a_copy(private: PrivateTable, public: pd.DataFrame | None) -> None:
