@@ -3,7 +3,7 @@
     python -m benchmarks.against REV [--rounds 7] [--cells TEXT ...] [--markdown FILE]
 
 Each tree has a process of its own, which sets every cell up once. Cells are then timed in turns (theirs,
-ours, theirs, ours, …), so that whatever else the machine does falls on both alike. A time is processor time,
+ours, theirs, ours, …), so that other load on the machine affects both alike. A time is processor time,
 of one thread, and the least of all rounds: other work only ever adds. Cells use what both trees have:
 estimators by a method with its number of steps fixed, and the steps of `benchmarks.steps`.
 """

@@ -68,7 +68,7 @@ def missing(rows: list[Row]) -> Iterator[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown, one line a method and relation."""
+    """Markdown, one line per method and relation."""
     groups: dict[tuple[str, str, str], dict[str, Row]] = {}
     for row in rows:
         groups.setdefault((row["model"], row["method"], row["relation"]), {})[row["kind"]] = row

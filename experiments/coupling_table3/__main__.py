@@ -1,7 +1,7 @@
 """python -m experiments.coupling_table3 [--r-pub 0.05] [--seeds 1] [--only TEXT] [--docs PATH] [--quick]
 
 MNIST, ε = 2, δ = 1e-5, the CNN of appendix A, every setting by a rule: runs what is missing from
-OUT/runs.csv, one line a run, and prints the table beside the paper's numbers. Stop it and start it again as
+OUT/runs.csv, one line per run, and prints the table beside the paper's numbers. Stop it and start it again as
 you like. Bare calls of the default of that time (Ours and OnlyPub at r_pub = 0.05) are read from
 there. MNIST is looked for as mnist.npz in $SIDELIGHT_DATA. A private column takes four minutes on one core.
 """

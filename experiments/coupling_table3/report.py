@@ -78,7 +78,7 @@ def _cell(rows: Rows, column: str, share: float) -> str:
 
 
 def choices(runs: Rows) -> str:
-    """What was chosen, a line a run."""
+    """What was chosen, one line per run."""
     lines = ["| column | r_pub | seed | chosen |", "|---|---|---|---|"]
     for row in sorted(
         runs, key=lambda row: (float(row["r_pub"]), (*COLUMNS, *AUGMENTED).index(row["column"]))

@@ -57,7 +57,7 @@ Where = tuple[str, Path, float, int]  # dataset, cache, r_pub, seed
 
 
 def jobs(options: argparse.Namespace) -> list[Job]:
-    """Features with every split; whatever tunes the encoder, which takes longer, with the first."""
+    """Features with every split; those that tune the encoder, which takes longer, with the first."""
     found: list[Job] = []
     for kind in options.kind:
         columns = TUNED if kind in tuning.PLANS else FEATURES

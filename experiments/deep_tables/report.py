@@ -59,7 +59,7 @@ def _table(
     known: dict[tuple[str, ...], list[float]],
     paper: dict[tuple[str, str], str],
 ) -> str:
-    """A line a cell; only columns in which cells differ."""
+    """One line per cell; only columns in which cells differ."""
     differ = [field for field in _SHOWN if len({str(cell[field]) for cell in cells}) > 1]
     heads = [_NAMES.get(field, field) for field in differ]
     lines = [f"| {' | '.join(heads)} | accuracy, % | paper |", "|" + "---|" * (len(heads) + 2)]

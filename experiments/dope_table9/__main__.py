@@ -2,7 +2,7 @@
 
 Tables 1, 2 and 9 of DOPE-SGD on CIFAR-10 images, δ = 1e-5, a ConvNet of three layers: runs what is missing
 from OUT/choice.csv (step sizes and limits of the origin, chosen on public images) and then from OUT/runs.csv,
-one line a cell, the most telling cells first, and prints the table beside the paper's numbers. Stop it and
+one line per cell, the most telling cells first, and prints the table beside the paper's numbers. Stop it and
 start it again as you like; `--most 1` stops after one line. CIFAR-10 is looked for in $SIDELIGHT_DATA (see
 experiments.datasets.cifar10). A cell takes four to six minutes of one core, a line of choice.csv half of one.
 `--generated` adds cells with images of a diffusion model that is trained first (see `generated`).

@@ -82,7 +82,7 @@ def _checked(images: Any, labels: Any, how: Diffusion) -> tuple[Tensor, Tensor]:
     if not isinstance(images, Tensor) or images.dim() != 4 or not len(images):
         raise InputError("images must be a tensor of (rows, channels, height, width), with at least one row")
     if not isinstance(labels, Tensor) or labels.shape != images.shape[:1] or labels.is_floating_point():
-        raise InputError("labels must be one class number an image")
+        raise InputError("labels must be one class number per image")
     if int(labels.min()) < 0:
         raise InputError("class numbers start at 0; one is negative")
     fold = 2 ** (len(how.channels) - 1)

@@ -2,7 +2,7 @@
 
 WikiText-2, 8,000 words, sequences of 35, two blocks of GPT: DP-SGD cold and warm, DOPE-SGD, Coupling, `auto`
 and public text alone at ε = 1, 2, 4, 6 (Table 2), and with film reviews as public text at ε = 2 (Table 12).
-Runs what is missing from OUT/runs.csv, a line a run. Stop it and start it again as you like.
+Runs what is missing from OUT/runs.csv, one line per run. Stop it and start it again as you like.
 
 One step size for each method, public text and seed, by a rehearsal on public records under the noise of
 ε = 2. No private or test record takes part in a choice. Seconds are processor time.

@@ -2,8 +2,8 @@
 
 `Trainer(model, loss, epsilon=…).fit(private, public)` with nothing else, on networks, beside what a
 practitioner would run by hand: public records alone, DP-SGD cold and from that start, and no privacy;
-δ = 1e-5. Runs what is missing from OUT/runs.csv, a line a run, seed by seed, and prints the table. Stop it
-and start it again as you like. Seconds are processor time.
+δ = 1e-5. Runs what is missing from OUT/runs.csv, one line per run, seed by seed, and prints the table. Stop
+it and start it again as you like. Seconds are processor time.
 
 By hand (`BY_HAND`), the same for every problem: AdamW with one cycle on all public records; DP-SGD with
 B = 2048 or an eighth of the records, C = 1, momentum 0.9, a learning rate of 0.4 that falls along a cosine,

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def panels(runs: list[dict[str, str]], figure: str) -> dict[str, dict[str, dict[float, list[float]]]]:
-    """Figure 2: a panel a parameter, a line a loss and ε. Figure 3: a panel a loss, a line a method."""
+    """Figure 2: one panel per parameter, one line per loss and ε. Figure 3: by loss, and by method."""
     made: dict[str, dict[str, dict[float, list[float]]]] = {}
     for run in runs:
         if run["figure"] != figure or not run["seconds"]:

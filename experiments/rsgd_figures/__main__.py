@@ -25,7 +25,7 @@ Panels = dict[str, dict[str, dict[float, list[float]]]]
 
 
 def panels(runs: list[dict[str, str]], figure: str, measure: str) -> Panels:
-    """A panel a dataset, a line a method. What does not depend on ε is drawn at every ε."""
+    """One panel per dataset, one line per method. What does not depend on ε is drawn at every ε."""
     made: Panels = {}
     for run in runs:
         if run["figure"] != figure or not run["seconds"]:

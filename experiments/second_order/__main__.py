@@ -117,7 +117,7 @@ def page(lines: list[dict[str, str]]) -> str:
         what = "accuracy" if name in (*CLASSES, *APART_CLASSES, QUICK_CLASSES) else "mean square error"
         stands = " (stands apart)" if name in APART else ""
         out += ["", f"## {name}{stands}: {what}", ""]
-        out += ["| method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " | seconds a fit |"]
+        out += ["| method | " + " | ".join(f"ε = {e:g}" for e in EPSILONS) + " | seconds per fit |"]
         out += ["|---" * (len(EPSILONS) + 2) + "|"]
         for method in methods:
             cells = [_cell(lines, name, epsilon, method) for epsilon in EPSILONS]

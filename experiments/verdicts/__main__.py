@@ -55,7 +55,7 @@ def filled(text: str, block: str) -> str:
 
 
 def table(claims: Sequence[Claim]) -> str:
-    """One line a claim, and what would settle those that do not repeat."""
+    """One line per claim, and what would settle those that do not repeat."""
     rows = [[c.table, c.says, c.paper, c.ours, f"**{c.verdict}**"] for c in claims]
     lines = [markdown(["", "the paper says", "paper", "ours", "verdict"], rows), "", _NOTE]
     unsettled: dict[str, dict[str, None]] = {}
@@ -69,7 +69,7 @@ def table(claims: Sequence[Claim]) -> str:
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """One line a page: how many claims of the paper repeat, and the first that do not."""
+    """One line per page: how many claims of the paper repeat, and the first that do not."""
     rows = []
     for page, (title, paper) in PAPERS.items():
         mine = [claim for claim in claims if claim.page == page]

@@ -1,11 +1,11 @@
-"""What can go wrong.
+"""The errors and warnings of sidelight.
 
     SidelightError
     ├── AssumptionError         a mathematical precondition is false (smoothness, norm bound, convexity)
     ├── PrivacyConditionError   a condition of an accounting theorem is false
     ├── BudgetExceeded          a step or a run would exceed the budget
     ├── UnboundedSensitivity    no bound on norms, labels or weights was declared or learned publicly
-    ├── RelationError           two relations were mixed, or a method cannot give the one asked for
+    ├── RelationError           two relations were mixed, or a method does not support the one requested
     ├── InputError              bad input: shapes, values, classes, files, options
     │   └── DatasetMismatch     the records are not those that a dataset of a ledger is bound to
     ├── LedgerError             a ledger cannot be opened, written or trusted
@@ -61,7 +61,7 @@ INTERRUPTS = (KeyboardInterrupt,)
 
 
 def guarded(read: Callable[[S], T], value: S, otherwise: T) -> T:
-    """read(value), or `otherwise` if that raises; warnings of the value's own code stay unheard."""
+    """read(value), or `otherwise` if that raises; warnings of the value's own code are suppressed."""
     with warnings.catch_warnings(action="ignore"):
         try:
             return read(value)
@@ -72,7 +72,7 @@ def guarded(read: Callable[[S], T], value: S, otherwise: T) -> T:
 
 
 def first_line(error: BaseException) -> str:
-    """The kind of an error and what it says first. For records that are not private: others stay unquoted."""
+    """The type of an error and its first line. For records that are not private: others are not quoted."""
     said = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {said}"
 
@@ -100,7 +100,7 @@ class UnboundedSensitivity(SidelightError, ValueError):
 
 
 class RelationError(SidelightError, ValueError):
-    """Two neighboring relations were mixed, or a method cannot give the one asked for."""
+    """Two neighboring relations were mixed, or a method does not support the one requested."""
 
 
 class InputError(SidelightError, ValueError):
@@ -148,7 +148,7 @@ _NOT_THE_USER = ("sidelight.", "sklearn.", "imblearn.", "joblib.")
 
 
 def users_line() -> int:
-    """The `stacklevel` of a warning, for the function that gives it, which points at the user's own line."""
+    """The `stacklevel` with which a warning points at the user's own line."""
     frame: FrameType | None = sys._getframe(1)
     depth = 1
     while frame is not None:
@@ -159,9 +159,9 @@ def users_line() -> int:
 
 
 def warn_charged(text: str, category: type[Warning]) -> None:
-    """Warn after a charge. Filters that make errors of warnings do not end the run: the text is shown.
+    """Warn after a charge. A filter that turns warnings into errors does not end the run: the text is shown.
 
-    An exception here would lose a result that is paid for.
+    An exception here would lose a result that was charged.
     """
     line = users_line()
     try:
@@ -212,7 +212,7 @@ def one_of(name: str, value: object, known: Sequence[str]) -> None:
 
 
 def kind_of(name: str, value: object, kind: type) -> None:
-    """Raise InputError unless the value is of this kind of setting, or None."""
+    """Raise InputError unless the value is of this type, or None."""
     if value is not None and not isinstance(value, kind):
         raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}")
 
@@ -227,12 +227,12 @@ IN_COMMAND: ContextVar[bool] = ContextVar("IN_COMMAND", default=False)
 
 
 def spelled(python: str, command: str) -> str:
-    """How to say something where this runs: as an argument in Python, or as an option of the command."""
+    """The spelling that fits the caller: an argument in Python, or an option of the command."""
     return command if IN_COMMAND.get() else python
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """For the refusal of names: the first few of them, and how many more there are."""
+    """The first few names, and how many more there are."""
     few = ", ".join(_few_signs(name) for name in names[:most])
     return few if len(names) <= most else f"{few} and {len(names) - most} more"
 
@@ -245,6 +245,6 @@ def _few_signs(name: str) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """For the refusal of a name: "Did you mean …?" after a space, or nothing where no known name is near."""
+    """ "Did you mean …?" after a space, or nothing if no known name is near."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""

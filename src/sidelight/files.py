@@ -148,7 +148,7 @@ def _check_existing(path: Path, sign: str, overwrite: bool) -> None:
 def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """A folder to write into. It is renamed to its final path if all went well, and removed otherwise.
 
-    It and its files have the modes of a user's own files (umask), whoever wrote them, but nobody else may
+    It and its files have the modes of a user's own files (umask), but nobody else may
     write them.
     """
     path = Path(folder).absolute()

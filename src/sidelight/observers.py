@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Callback(Observer):
-    """A function of one's own: called with the number of the step and its line of the history."""
+    """A function of your own, called with the number of the step and its line of the history."""
 
     def __init__(self, function: Callable[[int, Mapping[str, object]], object]) -> None:
         if not callable(function):
@@ -84,7 +84,7 @@ class MutableSummary(Protocol):
 class WeightsAndBiases(Observer):
     """Numbers of every step, and the guarantee in the summary. Takes what `wandb.init()` returned.
 
-    Not `wandb.watch(model)`: it looks at private gradients, and a model that it watches is refused.
+    Do not use `wandb.watch(model)`: it reads private gradients, and a model with its hooks is refused.
     """
 
     def __init__(self, run: LoggingRun) -> None:

@@ -1,4 +1,4 @@
-"""The server: whom to trust with the updates. `flwr run .` starts it, and as many phones as it is told to."""
+"""The server: whom to trust with the updates. `flwr run .` starts it, and as many phones as configured."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def on_network(
         loss: (outputs, targets) → one loss per record.
         private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
             records is not private. Inputs are float, one row per record. None generates some.
-        rows_a_person: so many consecutive rows are a person's, and neighbors differ in all of them.
+        rows_a_person: how many consecutive rows belong to one person; neighbors differ in all of them.
         protects: "record" clips every row by itself, and lets the run claim its guarantee for persons.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """

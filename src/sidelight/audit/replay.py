@@ -53,10 +53,10 @@ def replay_neighbors(
 
     Args:
         method: a name, a configured method or recipe (your own too), or a subject.
-        relation: None takes the default (`relation_of`).
-        seeds: how many recordings, each with other randomness.
-        release_runs: how often a release without a private sum is repeated on each of two worlds; ten times
-            as often if all it gives is a choice.
+        relation: None uses the default (`relation_of`).
+        seeds: how many recordings, each with its own randomness.
+        release_runs: how often a release without a private sum is repeated on each of the two datasets; ten
+            times as often if it only returns a choice.
     """
     subject = as_subject(method, relation=relation, epsilon=epsilon, delta=delta)
     findings: list[Finding] = []
@@ -306,7 +306,7 @@ def _share_is_sound(mine: RecordedCall, theirs: RecordedCall) -> bool:
     """At most 1, but for the rounding of the two sums themselves: each is exact to its own precision only.
 
     A contribution may not exceed its bound at all, and replays of a record that is alone show that; the sum
-    of many in float32 is 1e-6 off, whatever its parts are. What rounding may explain ends at a thousandth.
+    of many in float32 is 1e-6 off, for any parts. What rounding may explain ends at a thousandth.
     """
     if mine.value is None or theirs.value is None:
         return True

@@ -120,11 +120,11 @@ class AuditResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the claim."""
+        """Whether the audit found nothing against the claim."""
         return not self.findings
 
     def to_dict(self) -> Json:
-        """Everything, as values that json.dumps writes."""
+        """Everything, as JSON values."""
         return {
             "kind": self.kind,
             "method": self.method,

@@ -115,7 +115,7 @@ def _promise(without: NDArray[np.float64], with_: NDArray[np.float64]) -> float:
 def _features(
     subject: Subject, worlds: tuple[World, World], side: int, seed: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """The log-likelihood ratio of everything released as a noisy sum, and whatever else came out."""
+    """The log-likelihood ratio of everything released as a noisy sum, and of other outputs."""
     tape, outcome = record(subject, worlds[side], seed=seed, follow_noise=False)
     replays = [
         record(subject, world, seed=_SCORING, like=tape, everyone=True, follow_noise=False)[0]
@@ -180,7 +180,7 @@ def one_run(
     bound at this confidence, and an honest method is accused once in 8000 audits instead of once in 20.
 
     Args:
-        guesses: how many canaries are guessed; None takes a tenth of them. It is never chosen by looking.
+        guesses: how many canaries are guessed; None takes a tenth of them. It is never chosen from the data.
     """
     guesses = max(1, canaries // 10) if guesses is None else guesses
     if not 1 <= guesses <= canaries or not 0 < confidence < 1:

@@ -3,7 +3,7 @@
     with listening() as tape:                run on D: every private sum, event and released value is kept
     with listening(like=tape) as other:      run on D′, with the *released values of the first run*
 
-Both runs are asked the same questions then, and whatever differs outside of the private sums was not
+Both runs then get the same requests, and any difference outside of the private sums was not
 released. While listening, the release functions are replaced in every module that imported them:
 do not train for real at the same time.
 """
@@ -148,7 +148,7 @@ def listening(
 
 @contextmanager
 def same_noise() -> Iterator[None]:
-    """A seed gives the same draws whatever they are for, so that two runs can be compared number by number.
+    """A seed gives the same draws for every purpose, so that two runs can be compared number by number.
 
     For audits and tests: noise that hides two values at once hides nothing of their difference.
     """

@@ -1,9 +1,9 @@
 """Synthetic rows of a table with mixed columns, from public rows alone.
 
 A smoothed bootstrap. A new row starts as a copy of a public one. Numbers then move, on the scale of their
-ranks, by a part of the difference of two of its neighbors, so that they move along the data; here and there
-a value is taken over from a neighbor. Neighbors have the same class. So columns keep their marginals (also
-the spike at zero of a skewed one) and stay tied to each other and to the target.
+ranks, by a part of the difference of two of its neighbors, so that they move along the data; some values are
+copied from a neighbor. Neighbors have the same class. So columns keep their marginals (including
+the spike at zero of a skewed one) and their dependence on each other and on the target.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def synthesize(
         seed: the same seed and frame give the same rows.
         target: the column to be predicted. Its classes keep their shares and their rows; a number moves with
             the others. Rows without it are left out.
-        neighbors: how many near rows a row may take values and differences from.
+        neighbors: how many nearby rows a row may take values and differences from.
         width: how far numbers move, in differences of neighbors.
-        swap: the chance that a value is a neighbor's.
+        swap: the probability that a value is copied from a neighbor.
     """
     for name, value, fits in (
         ("seed", seed, seed >= 0),

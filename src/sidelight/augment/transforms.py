@@ -5,7 +5,7 @@ want it: shift(4), flip(), Compose(crop(4), flip()).
 
 The transforms of images (rows, channels, height, width) treat every row by itself: what a row becomes depends
 on that row and on random numbers of its own, so private records may pass through many at a time; any other
-transform of theirs is called once a row (`deep.private_records`). Random numbers come from PyTorch's own
+transform of theirs is called once per row (`deep.private_records`). Random numbers come from PyTorch's own
 generator, which a Trainer seeds with a secret for private records: known ones would tell which record was
 where.
 
@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import InputError, PrivacyConditionError, first_line, whole
 
-Augment = Callable[[Any], Any]  # inputs of a batch, of whatever shape the model takes, to the same
+Augment = Callable[[Any], Any]  # inputs of a batch, in any shape that the model takes, to the same
 Padding = Literal["zeros", "reflect", "edge"]
 _TORCH = {"zeros": "constant", "reflect": "reflect", "edge": "replicate"}
 
@@ -52,12 +52,12 @@ def crop(padding: int = 4, *, size: int | None = None, fill: Padding = "zeros") 
 
 
 def shift(pixels: int = 2, *, fill: Padding = "zeros") -> Crop:
-    """Every image moved by up to `pixels` each way, by chance."""
+    """Every image moved at random by up to `pixels` each way."""
     return crop(pixels, fill=fill)
 
 
 def flip(chance: float = 0.5, *, vertical: bool = False) -> Flip:
-    """Left and right exchanged with this chance; top and bottom if `vertical`."""
+    """Left and right swapped with this probability; top and bottom if `vertical`."""
     if not 0 <= chance <= 1:
         raise InputError(f"chance must be in [0, 1], not {chance!r}")
     return Flip(float(chance), vertical)
@@ -65,7 +65,7 @@ def flip(chance: float = 0.5, *, vertical: bool = False) -> Flip:
 
 @dataclass(frozen=True)
 class Crop:
-    """A window of random place from the padded image."""
+    """A window at a random position of the padded image."""
 
     padding: int
     size: int | None
@@ -86,7 +86,7 @@ class Crop:
 
 @dataclass(frozen=True)
 class Flip:
-    """The image, or with some chance its mirror image."""
+    """The image, or with some probability its mirror image."""
 
     chance: float
     vertical: bool
@@ -101,7 +101,7 @@ class Flip:
 def each_row_alone(transform: object) -> bool:
     """Whether a transform is one of these, or made of them: every row by itself, with its own random numbers.
 
-    By the very type: a class that is derived from one of them may do anything.
+    By exact type: a subclass may do anything.
     """
     if isinstance(transform, Compose):
         return type(transform) is Compose and all(map(each_row_alone, transform.transforms))
@@ -160,7 +160,7 @@ class Mixup:
     mixes_records: ClassVar[bool] = True
 
     def pair(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Blended inputs, and targets that say how much of what is in them."""
+        """Blended inputs, and targets with the share of each class."""
         if not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
             raise InputError("mixup blends numbers: give inputs as a tensor of float, for bytes images / 255")
         rows, targets = len(inputs), self._numbers(targets)
@@ -299,7 +299,7 @@ def _same(one: list[object], other: list[object]) -> bool:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Random numbers from a seed; afterwards every generator goes on as if nothing had happened."""
+    """Random numbers from a seed; afterwards every generator has its former state."""
     numbers, python = np.random.get_state(), random.getstate()
     try:
         with torch.random.fork_rng():

@@ -147,7 +147,7 @@ def _estimator(method: str, epsilon: float, stage: Stage) -> PrivateClassifier:
         epsilon=epsilon,
         delta=DELTA,
         relation=RELATION,  # type: ignore[arg-type]
-        bounds=(-1.0, 1.0),  # of rows of unit length, whatever they hold
+        bounds=(-1.0, 1.0),  # rows have unit length
         classes=["no", "yes"],
         fit_intercept=False,
         random_state=stage.seed,
@@ -310,7 +310,7 @@ def _command() -> str:
 
 
 # ---------------------------------------------------------------------------------------------------
-# `sidelight demo --tour`: what a budget buys, the one door, and a ledger that says no; needs no data
+# `sidelight demo --tour`: noise for a budget, the one way out, and a ledger that refuses; needs no data
 
 _TOUR_DELTA = 1e-6
 PLANS = (  # sampling probability, steps, epsilon

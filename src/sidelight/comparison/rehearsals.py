@@ -147,13 +147,13 @@ def compare(
         public: a frame, or the path of a CSV, TSV or Parquet file.
         rows: how many records the private table has.
         epsilon: the budgets to try.
-        delta: None takes min(1e-5, rows^−1.1), as a fit does.
-        relation: None takes add-or-remove-one, and replace-one for methods proved for that alone. A method
-            that cannot give the relation asked for is left out, with its reason.
+        delta: None uses min(1e-5, rows^−1.1), as a fit does.
+        relation: None uses add-or-remove-one, and replace-one for methods proved only for that. A method that
+            does not support the relation is left out, with its reason.
         schema, task, ignore, types: what the columns are, as for `fit_tables`.
         random_state: fixes the rehearsed rows, and the noise of the fits to them.
-        repeats: how often all four rounds are made, with other parts.
-        progress: is called with (the comparison so far, method, ε, fits done, fits in all).
+        repeats: how often all four rounds are made, with new parts.
+        progress: called with (the comparison so far, method, ε, fits done, fits in all).
     """
     _check(rows, epsilon, methods, repeats, relation)
     frame, schema = _public(public, target, schema, task, tuple(ignore), types)

@@ -5,7 +5,7 @@ type, or objects if Arrow has none. `data.values` reads both value by value.
 
 The type that a Parquet file or a frame declares for a column is public; what pandas chooses by itself is not
 (`storage`). It need not be the schema's: numbers may be stored as texts, truth values as numbers, and each
-value is read by the type of the schema. But a list is no number, whatever is in it, and a column that cannot
+value is read by the type of the schema. But a list is never a number, and a column that cannot
 be read is better refused than missing throughout.
 """
 

@@ -4,7 +4,7 @@ The rules, in order, for a column of the public table:
 
     lists                               ignored: write them as numbers or texts first
     no value, or a constant number      ignored: nothing to learn bounds from
-    0 and 1, true and false, yes and no a boolean, whatever their case and however they are stored
+    0 and 1, true and false, yes and no a boolean, in any case, however they are stored
     dates and times                     a date: bounds are the range, parts that in which they differ
     digits, all of one length from 3    a code (a postcode, say): its first digits are a category; ignored, if
     on, some with zeros in front        there are 8 digits or more and nearly all values are different

@@ -233,7 +233,7 @@ def _first(row: Any) -> object:
 
 
 def _size(target: object) -> int | None:
-    """How many values a row has; None for what is no row."""
+    """How many values a row has; None if it is not a row."""
     is_row = isinstance(target, list | tuple) or getattr(target, "ndim", 0) > 0
     return guarded(len, target, None) if is_row else None  # type: ignore[arg-type]
 
@@ -278,7 +278,7 @@ def check_targets(y: object, *, rows: int, of: str = "X", name: str = "y", real:
 def _check_vector(
     y: object, *, rows: int | None, of: str = "X", name: str = "y", stacklevel: int = 5
 ) -> Array:
-    """y as a vector with one target per record, whatever they are; rows=None does not count them."""
+    """y as a vector with one target per record, of any type; rows=None does not count them."""
     if sp.issparse(y):
         raise InputError(f"{name} must be an array with one target per record, not a sparse matrix")
     array = as_array(y, name)

@@ -1,7 +1,7 @@
 """Delimited text: its header line, which is public, and private lines, of which each is one record.
 
 The names of the columns are public, also of a private table, and may be quoted. Of the lines behind them,
-whatever is in one, no other depends on it. Readers of CSV let a quoted field span lines, so that one stray
+no line affects another. Readers of CSV let a quoted field span lines, so that one stray
 quote swallows the records after it; they skip blank lines, and some end a line at a bare carriage return.
 Then a record decides what others become, and how many there are. Here the rule is:
 

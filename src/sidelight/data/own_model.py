@@ -1,4 +1,4 @@
-"""A fitted estimator of the user's own (`public_model=`): what it says of a record, whatever that holds.
+"""A fitted estimator of the user's own (`public_model=`): its predictions for private records.
 
 It is given the columns of X as the user has them: an array of floats, or a frame whose types are those of the
 public frame (or of the schema). The private frame decides no type: one odd cell would. Whole numbers and
@@ -7,7 +7,7 @@ truth values arrive as floats, texts as texts with NaN for a missing one.
 Rows are evaluated in blocks. If the estimator fails on a block, the rows that it fails on are found by halves
 and replaced by one that works, so that the others are evaluated in a block of the same size; a row that fails
 has no prediction (NaN), and the guide takes the middle instead. Nothing that the estimator raises, warns of
-or prints is heard. A prediction must depend on its row alone: that is tried on public rows before the charge.
+or prints is shown. A prediction must depend on its row alone: that is tried on public rows before the charge.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ class OwnModel:
                 self._find_working(block, half, works)
 
     def _quietly(self, block: Given) -> NDArray[np.float32] | None:
-        """Outputs of private rows; None if the estimator fails. Neither is heard of."""
+        """Outputs of private rows; None if the estimator fails. Neither causes a message."""
         silent = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO())
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"), silent[0], silent[1]:
             try:

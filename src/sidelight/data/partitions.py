@@ -75,13 +75,15 @@ class BlockRows(PrivateRows):
 
 
 class Question(Protocol):
-    """Asked of every block: a bounded sum over its records. It is sent to whoever holds the block."""
+    """Asked of every block: a bounded sum over its records. It is sent to the process that holds the
+    block.
+    """
 
     def __call__(self, rows: BlockRows) -> BoundedSum: ...
 
 
 class Share(NamedTuple):
-    """The answer of one block. It is private: whoever adds shares makes a BoundedSum of them."""
+    """The answer of one block. It is private: shares are added into a BoundedSum."""
 
     block: int
     asked: int  # the number of the question
@@ -223,7 +225,7 @@ class BlockSample:
     """The records of one step where records lie in blocks, which may be in other processes.
 
     The records of a block are a function of `key`, which the sampler's noise drew for this step, and of the
-    number of the block: whoever computes the share of a block a second time takes the same records.
+    number of the block: computing the share of a block a second time takes the same records.
 
     Args:
         key: secret, and new for every step.
@@ -358,7 +360,7 @@ class ScratchBlocks:
         source: where the records come from.
         blocks: which of its blocks to hold; None: all.
         folder: where the file is; None takes the system's folder for temporary files.
-        progress: is told how many records are encoded.
+        progress: called with the number of encoded records.
     """
 
     def __init__(

@@ -255,7 +255,7 @@ def assumed_of(source: TableSource) -> tuple[str, ...]:
 
 
 def share_a_file(one: TableSource, other: TableSource) -> bool:
-    """Whether a file is in both tables, by whatever path, folder or pattern."""
+    """Whether a file is in both tables, by any path, folder or pattern."""
     paths = [source for source in (one, other) if isinstance(source, str | os.PathLike)]
     if len(paths) < 2 or not all(map(table_exists, paths)):
         return False

@@ -191,7 +191,7 @@ def _end(cluster: RayCluster) -> None:
 class RayBlocks:
     """Blocks with the workers of a cluster.
 
-    Guarantee: `ask` gives the share of every block that its records and the question determine, whatever
+    Guarantee: `ask` gives the share of every block that its records and the request determine, even if
     happens to workers meanwhile; or it raises.
     """
 

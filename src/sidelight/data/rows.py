@@ -311,7 +311,7 @@ def _rescale_or_report(X: Matrix, rows: NDArray[np.intp]) -> Mask:
 
 
 def _scaled(X: Matrix, factors: Floats, bad: Mask) -> Matrix:
-    """A copy of X with row i times factors[i]; 0 where it is bad, whatever was there."""
+    """A copy of X with row i times factors[i]; 0 where it is bad."""
     if is_sparse(X):
         spread = np.repeat(factors, np.diff(X.indptr))
         data = (X.data * spread).astype(X.dtype, copy=False)

@@ -423,7 +423,7 @@ _ENCODES = ("name", "dimension", "sha256", "encode")
 
 
 def column_lines(schema: Schema) -> list[str]:
-    """Lines for whatever is neither a plain number nor a plain category; `ignored` columns have notes."""
+    """Lines for columns that are neither plain numbers nor plain categories; `ignored` columns have notes."""
     groups: dict[str, list[str]] = {}
     for name, column in schema.used.items():
         if text := _treatment(column):

@@ -94,7 +94,7 @@ class Classes:
 class LabelReader:
     """Which class a value names: its place among the labels, −1 for none of them.
 
-    A value is read alone, whatever holds it. The labels decide how:
+    Each value is read alone, in any container. The labels decide how:
 
         true, false   1, True, "yes" and "TRUE" are true; so for the classes 0 and 1, and all these as texts
         numbers       1, 1.0 and "1" are one label
@@ -251,7 +251,7 @@ def resolve_classes(
 def natural_labels(y: Array) -> Array:
     """Objects as the array that NumPy makes of them, if all are numbers or all texts; else as they are.
 
-    Missing ones are left out: they are no class, whatever the type of the array.
+    Missing ones are left out: they are not a class, in an array of any type.
     """
     y = y[[not is_missing(label) for label in y.tolist()]]
     if y.dtype != object:

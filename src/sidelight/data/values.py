@@ -37,10 +37,10 @@ MISSING = (
     "", "?", "NA", "N/A", "n/a", "#N/A", "#NA", "<NA>", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "None",
     "NaT",
 )  # fmt: skip
-"""What stands for a missing value in a file, whatever the column."""
+"""Words for a missing value in a file, in every column."""
 
 TRUTHS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("off", "on"))
-"""Words for false and true, whatever their case."""
+"""Words for false and true, in any case."""
 
 
 _NUMBERS = "biuf"
@@ -368,7 +368,7 @@ def _distinct(column: pa.Array, *, exact: bool = False) -> tuple[list[object], N
 
     try:
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    except pa.ArrowException:  # lists and the like, whatever is in them
+    except pa.ArrowException:  # lists and the like
         return _listed(column), np.arange(len(column), dtype=np.intp)
     where = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     used = np.zeros(len(coded.dictionary) + 1, dtype=bool)  # no record may have an entry; −1 is the last

@@ -1,4 +1,4 @@
-"""PyTorch's face: train a network on private records, guided by public ones.
+"""The PyTorch interface: train a network on private records, guided by public ones.
 
     trainer = Trainer(model, loss, method=dope_sgd(), epsilon=2, expected_batch_size=512, epochs=10)
     trainer.fit(private, public)

@@ -4,7 +4,7 @@ A run that was cut repeats the steps after its last checkpoint: with the same no
 and cost nothing. So a checkpoint holds a key for the noise of later steps (never of earlier ones). Its files
 are for their owner alone (mode 0600); keep them as you keep the private records.
 
-Noise is a function of that key and of the very sum that it hides (`privacy.noise`): whatever differs after a
+Noise is a function of that key and of the sum that it hides (`privacy.noise`): anything that differs after a
 resume, another loss, another forward, other data, gets noise that nobody has seen. It would still be a second
 release of the same steps, which nobody pays for. Therefore
 
@@ -441,7 +441,7 @@ def sole_run(folder: str | os.PathLike[str]) -> Iterator[None]:
 
     Two processes that resume one checkpoint release its steps twice, and nothing but a ledger would tell
     them apart. So a run holds a lock on its folder from before the checkpoint is read until it ends. The lock
-    is the operating system's: whatever ends the process, kill -9 too, gives it back.
+    is the operating system's: it is released when the process ends, even by kill -9.
     """
     file = Path(folder) / _LOCK_NAME
     try:

@@ -136,7 +136,7 @@ class ReturningPersons:
     Of the persons of a batch each is in the next one with probability q, and so no more of them than
     Binomial(persons, q) gives (Chernoff): wrong about batches that are drawn as planned with a chance of at
     most 1e-12 per step. A loop that takes the numbers of persons for those of rows, or that counts a person
-    once for each row, draws whoever has k rows about k times as often.
+    once for each row, draws a person with k rows about k times as often.
     """
 
     def __init__(self, rate: float) -> None:
@@ -248,7 +248,7 @@ class GivenBatch(Batches):
         if self._batch is None:
             return []
         if not self._used:
-            self.check()  # on a rank other than 0 for the first time: the others are told of it here
+            self.check()  # on a rank other than 0 for the first time: the other ranks are notified here
             self.draws.use(self._given())
             if self.returning is not None:
                 self.returning.use(self._persons)

@@ -301,7 +301,7 @@ class _Mean:
     spread: the mean square of what one record adds.
     """
 
-    blocks: Tensor  # one a row
+    blocks: Tensor  # one per row
     spread: float
 
     @property

@@ -1,4 +1,4 @@
-"""scikit-learn's face over networks: arrays in, a network fitted under (ε, δ), predictions out.
+"""scikit-learn's interface to networks: arrays in, a network fitted under (ε, δ), predictions out.
 
     PrivateNetClassifier(model, epsilon=2).fit(X, y, X_public=Xp, y_public=yp)
 

@@ -166,7 +166,7 @@ class LastLayerState(RefreshedState):
         return TailProjection(tensor(params).new_tensor(basis), start)
 
     def _gradients(self, parameters: list[nn.Parameter]) -> Tensor:
-        """The last layer's gradients of public records, one a row."""
+        """The last layer's gradients of public records, one per row."""
         oracle, batch = self.guide.oracle, self.guide.batch
         rows = []
         for i in range(min(row_count(batch), self.guide.gradient_rows)):

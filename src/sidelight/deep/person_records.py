@@ -1,7 +1,7 @@
 """Persons with several rows on their way to a network: `max_rows` rows of a batch, and one contribution.
 
 A person with rows R contributes clip_C(M(ḡ − o)), where ḡ is the mean gradient of these rows. A batch holds
-`max_rows` rows for every person, whoever has how many: a person with fewer is filled up with rows of their
+`max_rows` rows for every person: a person with fewer is filled up with rows of their
 own that weigh nothing. So how many rows a person has moves nobody else's rows, changes nobody else's random
 numbers, and no size of a pass. Of a person with more, `max_rows` are taken, drawn anew at each step from
 numbers of this person's own.

@@ -347,7 +347,7 @@ class SingleRows(Dataset["Batch | None"]):
         )
 
     def _moves(self, other: object, longest: object, seed: int) -> bool:
-        """Whether two public records change places, or come in one order whatever the order they had."""
+        """Whether two public records change places, or are reordered."""
 
         def rows(*items: object) -> list[Batch]:
             reseed(seed)

@@ -112,7 +112,7 @@ class PrivateStep:
         augmentations: that many consecutive rows of a batch are one record.
         unit: "record", or by what name statement and ledger call persons with several rows. Then n_private
             and expected_batch_size count persons, `sample` draws them, and `step(..., persons=names)` is
-            told whose each row of its batch is; the guarantee is for all rows of a person.
+            given the person of each row of its batch; the guarantee is for all rows of a person.
         max_rows: rows of a person in a step, at most; of more some are drawn.
         micro_batch: records at a time; memory and speed only.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.

@@ -85,7 +85,7 @@ def _last_linear(model: nn.Module) -> nn.Linear | None:
 
 
 def _scores(oracle: NetworkOracle, records: Records) -> _Found | None:
-    """Of a model with a score a class; None for others, and where a number is not finite."""
+    """Of a model with one score per class; None for others, and if a number is not finite."""
     scores, labels, losses = list[Tensor](), list[Tensor](), list[Tensor]()
     for outputs, targets in outputs_of(oracle.model, records):
         if not are_classes(found := getattr(outputs, "logits", outputs), targets):

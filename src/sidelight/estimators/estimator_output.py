@@ -34,7 +34,7 @@ __all__ = ["EstimatorOutput", "labels_in"]
 
 
 class EstimatorOutput:
-    """`save`, `load`, `report` and how an estimator is shown."""
+    """`save`, `load`, `report` and the display of an estimator."""
 
     _task_name: ClassVar[TaskName] = "classification"
 
@@ -68,7 +68,7 @@ class EstimatorOutput:
 
         It is the folder that `sidelight fit` writes: `sidelight predict` and `sidelight report` open it, and
         `load` makes an estimator of it again. Only a folder of a model is replaced, and only on request.
-        `facts` are what somebody declares for the report, or a TOML file of it (`report.facts`).
+        `facts` are declared for the report: a mapping, or a TOML file (`report.facts`).
         """
         from sidelight.estimators.model_folder import save
 
@@ -101,11 +101,11 @@ class EstimatorOutput:
         """Write the privacy report of this fit as one HTML file, and return its card.
 
         Args:
-            title: what a person calls this model.
+            title: the name of this model for readers.
             scores: of public records, as `sidelight.report.Card` has them.
             comparison: scores of methods over ε, for a chart.
             audits: results of `sidelight.audit`.
-            facts: what somebody declares, or a TOML file of it (`report.facts`).
+            facts: declared facts, or a TOML file of them (`report.facts`).
         """
         from sidelight.estimators.model_folder import with_facts
         from sidelight.report import write_report
@@ -118,11 +118,11 @@ class EstimatorOutput:
     def effects(self, X_public: TableLike | None = None) -> Effects:
         """What each column does: the mean prediction by its value, the largest effects first.
 
-        It asks the released model about public rows: no private record is read. A notebook draws the result.
+        The released model predicts public rows: no private record is read. A notebook draws the result.
 
         Args:
-            X_public: rows to average over, which are PUBLIC: what is drawn tells about them. None takes some
-                of those given to `fit`; of a loaded model, the effects that it was saved with.
+            X_public: PUBLIC rows to average over, since the result reveals them. None uses some of those
+                given to `fit`; for a loaded model, its saved effects.
         """
         check_is_fitted(self, "privacy_")
         if X_public is None and self._stored is not None:
@@ -147,7 +147,7 @@ class EstimatorOutput:
         if data is None and schema is not None:
             data = table_facts(schema, self.privacy_.details)
         named = title or ("" if schema is None else f"A model of {schema.target.name}")
-        with suppress(Exception):  # a fit that was charged for is stored, whatever happens to its figures
+        with suppress(Exception):  # a charged fit is stored even if its figures fail
             given["effects"] = self.effects()
         return card_of(self, title=named, data=data, **given)
 
@@ -197,7 +197,7 @@ class EstimatorOutput:
 
     @classmethod
     def from_stored(cls, stored: StoredModel) -> Self:
-        """The estimator that a folder was written by, with the settings that the folder knows."""
+        """The estimator that wrote a folder, with the settings stored there."""
         from sidelight.estimators.model_folder import statement_of
 
         statement = statement_of(stored.card)

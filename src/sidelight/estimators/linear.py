@@ -85,15 +85,15 @@ class PrivateLinear(EstimatorInput):
         """Fit to private records X, y with the help of public ones; every call spends budget.
 
         Args:
-            X: (n, p) private features: an array or a sparse matrix of real numbers, taken as they are; or a
-                frame of pandas or polars, whose columns are read as X_public shows them, or `schema` says.
+            X: (n, p) private features: an array or a sparse matrix of real numbers, used as they are; or a
+                pandas or polars frame, whose columns are read by the types of X_public or `schema`.
             y: (n,) private targets.
             X_public: public features with the columns of X; in the same order, if they are numbers.
             y_public: public targets; None, or missing ones, for rows without. Those still give bounds, knots
                 and second moments; public models, trees and the paid comparison need targets.
-            persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
-                them. A frame names them by a column instead: `unit`.
-            observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
+            persons: (n,) the person of each row, if persons have several: the guarantee is then for all of
+                them. For a frame, name a column instead: `unit`.
+            observers: notified of the charge, of every step and of the statement (`sidelight.observers`).
         """
         refuse_transformed_target(y_public)
         around = warn_of_surroundings()
@@ -133,7 +133,7 @@ class PrivateLinear(EstimatorInput):
         observers: tuple[Observer, ...] = (),
         sample: TableLike | None = None,
     ) -> PublicPart:
-        """Plan, charge, read, run: what `fit` and `fit_tables` have in common.
+        """Plan, charge, read, run: the common part of `fit` and `fit_tables`.
 
         assumptions: for the statement, besides those of the method and of the data.
         sample: public rows, some of which are kept for `effects`.
@@ -175,7 +175,7 @@ class PrivateLinear(EstimatorInput):
         return PublicPart(task, guide_outputs, None if public is None else public.labels)
 
     def with_weights(self, weights: Floats) -> Self:
-        """A fitted copy with other weights in the same coordinates, and without trees: a rival to score."""
+        """A fitted copy with other weights in the same coordinates, and without trees, for comparison."""
         other = copy.copy(self)
         other._trees = None
         other._keep(weights, self._coordinates, self._fitted_target)
@@ -225,7 +225,7 @@ class PrivateLinear(EstimatorInput):
 
     @abstractmethod
     def predict(self, X: TableLike) -> Array:
-        """The label or the number of every row."""
+        """The predicted label or number of every row."""
 
     def _resolve_coordinates(self, records: FitRecords, public: PublicTable | None) -> Coordinates:
         """Bounds that were declared, or learned from public rows; never from private ones, unless assumed."""

@@ -1,14 +1,14 @@
-"""An encoder tuned on public texts with labels: what fine-tuning adds to features, at no budget.
+"""Tune an encoder on public texts with labels, at no budget.
 
     tune_encoder("minilm", public_texts, public_labels, "tuned")
     PrivateClassifier(epsilon=1, text={"review": "tuned"}).fit(…)
 
-The blocks of a transformer learn to tell the labels of PUBLIC texts apart, by plain training; their features
-then serve a private linear model as those of any public encoder do. No private text is seen and nothing is
-charged. Give the private fit other public texts than these: the encoder has learned their labels, and would
-promise more of its features than they hold (a third of the public texts is a good share to keep for it).
+The blocks of a transformer are trained to classify PUBLIC texts; a private linear model then uses their
+features as those of any public encoder. No private text is read and nothing is charged. Give the private fit
+other public texts than these, a third of them, say: the encoder has learned the labels of its own, so its
+features look better on them than they are.
 
-Everything is decided by the public texts: a fifth of them, which is not trained on, chooses the step size.
+A held-out fifth of the public texts chooses the step size.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ def tune_encoder(
 ) -> TransformerEncoder:
     """Train the blocks of a transformer on public texts with labels, and write it to a new folder.
 
-    Guarantee: none is needed, and none is given: texts and labels must be public.
-    Assumes: that they are, and that they were not chosen by looking at private records.
+    Guarantee: none is needed, and none is given.
+    Assumes: texts and labels are public, and were not chosen by looking at private records.
 
     Args:
         encoder: "minilm", or the folder of a model of `transformers`.
         texts, labels: public ones; labels are classes, of any type.
         folder: where to write; it must not exist.
         epochs: passes over the texts, by AdamW with a step size that falls to nothing.
-        max_tokens: how many of a text count, here and when the encoder that is returned is used.
+        max_tokens: how many tokens of a text are used, here and by the returned encoder.
         dtype: "bfloat16" halves the time on processors that compute in it; weights stay float32.
 
-    Table of words and positions stay as they are: few texts would change only the words that they have.
+    Token and position embeddings stay fixed, since few texts would change only the tokens that they contain.
     """
     out = Path(folder)
     if os.path.lexists(out):
@@ -166,7 +166,7 @@ def _tried(model: Any, start: dict[str, torch.Tensor], data: _Texts, rate: float
 
 
 def _train(model: Any, data: _Texts, rate: float, how: _Settings) -> torch.nn.Linear:
-    """AdamW on random batches of public texts; the head is thrown away by whoever wants features."""
+    """AdamW on random batches of public texts; the head is discarded for features."""
     import torch
 
     steps = max(1, round(how.epochs * len(data.tokens) / how.batch))

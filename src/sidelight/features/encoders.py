@@ -1,9 +1,9 @@
-"""Encoders: what a public model makes of a text, for the private linear models.
+"""Encoders: public models that turn a text into a row of numbers for private linear models.
 
-    encoder.encode(["a good film", …]) → float32 rows, one a text, of length at most 1
+    encoder.encode(["a good film", …]) → float32 rows, one per text, of length at most 1
 
-An encoder is public: it was trained before, and elsewhere. A row is a function of its text and the encoder.
-`encode_texts` is how sidelight calls one, whatever the texts hold:
+An encoder is public: it was trained beforehand, on other data. A row is a function of its text and the
+encoder. `encode_texts` is how sidelight calls one, whatever the texts hold:
 
     not a text, or missing              None here: a row of zeros
     half of a pair of surrogates        replaced, as bytes that are no UTF-8 are
@@ -12,12 +12,12 @@ An encoder is public: it was trained before, and elsewhere. A row is a function 
 
 Guarantee: the row of a text depends on that text and the encoder, not on the texts around it, their number,
 their lengths or their order. The encoders here compute it so, to the last bit, and are tried on public texts
-when they are first used. Another one is given one text at a time, and refused if it gives other numbers for
-the same public text, as one does that keeps something of earlier texts or draws random numbers.
-Assumes: the encoder was not trained on the private records, nor chosen by looking at them. One that was not
-written here could begin to remember after its trial: that it does not is assumed too. The statement of a fit
-says so, with its name and the hash of its weights.
-Departs: how long the work takes depends on the lengths of the private texts, as any reading of them does.
+when they are first used. Another one is given one text at a time, and refused if it gives different numbers
+for the same public text: it remembers earlier texts or draws random numbers.
+Assumes: the encoder was not trained on the private records, nor chosen by looking at them. One of
+the user's own is also assumed not to begin remembering after its trial. The statement of a fit says so, with
+its name and the hash of its weights.
+Departs: running time depends on the lengths of the private texts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Encoder(Protocol):
 
     name: how it is opened again: "minilm", "wordllama", "hashed", or the path of a folder.
     dimension: the length of a row.
-    sha256: of whatever its rows depend on: weights, vocabulary and settings.
+    sha256: of everything that its rows depend on: weights, vocabulary and settings.
     """
 
     @property
@@ -77,7 +77,7 @@ _WORD = re.compile(r"\w+|[!?]")
 class HashedEncoder:
     """Words and their pieces of four letters, hashed into `dimension` counts with signs, of length 1.
 
-    It knows no language and needs no weights: what texts have in common is the words that they share. Each
+    It needs no weights: texts are similar if they share words. Each
     word or piece is added or subtracted at the place of its hash, 1 + log of its count times; the row is
     brought to length 1.
     """
@@ -177,7 +177,7 @@ def _opened(name: str) -> Encoder:
 
 
 def add_encoder(encoder: Encoder, name: str | None = None) -> Encoder:
-    """Make an encoder of your own known in this process, by its name and its hash; it is tried first."""
+    """Register an encoder of your own in this process, by its name and its hash; it is tried first."""
     rows = _tried(encoder, _PROBES)
     one_by_one = np.concatenate([_tried(encoder, [text]) for text in _PROBES])
     backwards = _tried(encoder, _PROBES[::-1])[::-1]
@@ -199,7 +199,7 @@ def _written_here(encoder: Encoder) -> bool:
 
 
 def may_remember(sha256: str) -> bool:
-    """Whether the encoder of this hash, opened before, is somebody's own: only its trial speaks for it."""
+    """Whether the encoder of this hash is the user's own: only its trial shows that it keeps nothing."""
     return sha256 in _OPENED and not _written_here(_OPENED[sha256])
 
 
@@ -293,7 +293,7 @@ def _encoded(encoder: Encoder, texts: list[str]) -> Rows:
 
 
 def _quietly(encoder: Encoder, texts: list[str]) -> Rows | None:
-    """Rows of private texts; None if the encoder cannot: whatever a record holds must not be heard of."""
+    """Rows of private texts; None if the encoder fails: no content of a record may cause a message."""
     with np.errstate(all="ignore"):
         rows = guarded(lambda some: np.asarray(encoder.encode(some), dtype=np.float32), texts, None)
     return rows if rows is not None and rows.shape == (len(texts), encoder.dimension) else None

@@ -1,11 +1,12 @@
-"""Images in files, as a column of a table: the path of each becomes the row that `PatchFeatures` makes of it.
+"""Images in files, as a column of a table: each path becomes the row that `PatchFeatures` computes.
 
     features = PatchFeatures(mirror=False).fit(read_images(public_paths, size=(32, 32)))
     features.save("features.safetensors")
     sidelight fit private.csv --public public.csv --target kind --image photo --encoder features.safetensors …
 
 Guarantee: the row of an image depends on that file and on the features alone. A file that is missing, is no
-image, is larger than 64 MB or 50 million pixels, or is no file at all (a pipe) is a row of zeros, in silence.
+image, is larger than 64 MB or 50 million pixels, or is no file at all (a pipe) silently becomes a row of
+zeros.
 Assumes: the features were learned on public images; paths and contents of private ones may be anything.
 """
 
@@ -63,7 +64,7 @@ class ImageEncoder:
 
 
 def read_image(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Array | None:
-    """(height, width, channels) bytes of an image, scaled to that; None for what is none. Never an error."""
+    """(height, width, channels) bytes of an image, scaled to this size; None if it cannot be read."""
     return guarded(lambda one: _read_image(one, shape), path, None)
 
 

@@ -67,17 +67,17 @@ class _Learned:
 class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Features of images from patches of public images, for a private linear model.
 
-    `fit` takes PUBLIC images only: whatever it sees is in the features. `transform` treats every image by
-    itself. A private image that cannot be read (missing or infinite pixels, or in a list another shape)
-    becomes a row of zeros, in silence; a public one like that is an error.
+    `fit` takes PUBLIC images only: the features depend on everything that it sees. `transform` treats every
+    image by itself. A private image that cannot be read (missing or infinite pixels, or in a list another
+    shape) silently becomes a row of zeros; a public one like that is an error.
 
     Args:
-        patches: filters of the second layer; each gives two features a cell of the grid.
+        patches: filters of the second layer; each gives two features per cell of the grid.
         first_patches: filters of the first layer.
         first_size, second_size: edge of a patch, in pixels and in averaged maps.
         direct_patches: filters that see the image itself, beside the two layers. None: as many as `patches`.
         direct_size, direct_ridge, direct_threshold: of these filters.
-        strides: of the second layer and of the direct filters: a stride of 2 leaves three of four places out.
+        strides: of the second layer and of the direct filters; a stride of 2 skips three of four positions.
         grid: both are averaged over grid × grid cells.
         power: of the averages, before they are standardized.
         kernel: width of the similarities to public images, exp((cos − 1)/kernel), whose components are taken.

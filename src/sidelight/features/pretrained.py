@@ -1,6 +1,6 @@
-"""Encoders with weights: a table of word vectors, and a transformer; both from files, nothing is fetched.
+"""Encoders with weights: a table of word vectors, and a transformer. Both are read from files.
 
-Rows are computed so that a text is alone, to the last bit:
+The row of a text does not depend on other texts, to the last bit:
 
     static       the mean of the vectors of its tokens, text by text
     transformer  texts of the same number of tokens in blocks of 16, the last one filled up with zeros:
@@ -67,7 +67,7 @@ class StaticEncoder:
     Args:
         weights: a safetensors file with one matrix, a row for each token.
         tokenizer: the tokenizer.json that belongs to it.
-        name: how it is called; by default the path of the weights.
+        name: by default the path of the weights.
     """
 
     def __init__(
@@ -111,9 +111,9 @@ class TransformerEncoder:
         folder: config.json, model.safetensors and tokenizer.json, as `save_pretrained` writes them; the
             pooling of sentence-transformers (1_Pooling/config.json) is kept if it is there. A folder with an
             adapter of peft is refused: transformers would load it, and weights from elsewhere below it.
-        max_tokens: how many of a text count.
+        max_tokens: how many tokens of a text are used.
         dtype: "bfloat16" is faster on processors that compute in it, and rounds the third digit of a row.
-        name: how it is called; by default the path of the folder.
+        name: by default the path of the folder.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 `FederatedServer` is the whole server, without a network: it says whom to ask, takes what came back, and
 releases one step a round. `SimulatedUsers` answers it within one process; `SidelightStrategy` is Flower's
-face, in `sidelight.federated.flower_strategy`. The unit of privacy is a client: everything that it ever
+strategy, in `sidelight.federated.flower_strategy`. The unit of privacy is a client: everything that it ever
 sends. The server is trusted (central differential privacy).
 """
 

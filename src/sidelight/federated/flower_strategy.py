@@ -1,4 +1,4 @@
-"""Flower's face: a strategy around `FederatedServer`. Needs the extra `sidelight[flower]`.
+"""The Flower strategy, around `FederatedServer`. Needs the extra `sidelight[flower]`.
 
     strategy = SidelightStrategy(method=dope_sgd(clip_norm=1.0), epsilon=2.0, expected_cohort=200)
     result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=100)
@@ -50,18 +50,19 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
     """Federated learning with central differential privacy for clients, some of whom are public.
 
     Guarantee, assumptions and most arguments: those of `FederatedServer`. A client is a node of the grid; the
-    private ones are all that are connected at the start and did not consent, and who joins later is not
+    private ones are all that are connected at the start and did not consent; clients that join later are not
     asked. A reply that is missing, late, an error, of other names, shapes or types, or not finite counts as
     zero, and nothing of it is logged. Clients are evaluated only if they are public.
 
     Args:
         public: the node ids of clients that consented to be public; "ask" sends every node a query, and takes
-            those for public whose reply has a ConfigRecord with public=True. Who does not answer is private.
+            those for public whose reply has a ConfigRecord with public=True. A client that does not answer is
+            private.
         min_clients: nodes that must be connected before training begins.
-        replies: "weights": clients return the parameters that they arrived at, as for FedAvg; "update": what
-            these are short of those that they were given.
-        round_seconds: every round takes just so long, however fast or slow clients are, and who answers later
-            is not in it. None waits for all, at most `timeout`: the time of a round then tells of them.
+        replies: "weights": clients return the parameters that they arrived at, as for FedAvg; "update": the
+            parameters that they were given minus these.
+        round_seconds: the length of every round; later answers are left out. None waits for all, at most
+            `timeout`: the time of a round then reveals something about them.
         evaluate_public: whether public clients evaluate the model after each round.
     """
 
@@ -172,7 +173,7 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
         return tuple(node for node in nodes if node in agreed)
 
     def summary(self) -> None:
-        """Log what takes part; Flower calls it."""
+        """Log the configuration; Flower calls it."""
         server = self.server
         _LOG.info("\t├──> %s, user-level, with a trusted server", server.recipe.name)
         _LOG.info("\t├──> Clients: %d private, %d public", server.problem.n, len(self._consenting))
@@ -196,7 +197,7 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The model after this round, and what is public of it: no metric of a client is looked at."""
+        """The model after this round and its public metrics: no metric of a client is read."""
         server = self.server
         if server.finished:
             return None, None
@@ -211,7 +212,7 @@ class SidelightStrategy(Strategy):  # type: ignore[misc]  # Flower's classes are
     ) -> Iterable[Message]:
         """Public clients alone: a score of a private client would be an uncharged release.
 
-        Nobody is asked under full_private, which counts those that consented among the private ones.
+        No client is asked under full_private, which treats consenting clients as private.
         """
         if not self._evaluate_public or set(self._consenting) & set(self.server.problem.clients):
             return []
@@ -270,10 +271,10 @@ class _Reading:
 
 
 class GuardedGrid(Grid):  # type: ignore[misc]
-    """A grid on which no client can stop a round, and rounds take as long as they are told to.
+    """A grid on which no client can stop a round, and rounds take a fixed time.
 
     Replies are pulled one by one: Flower pulls many at once, and one that cannot be unpacked stops it. A
-    client is who was sent the message that a reply answers, not who it says that it is.
+    reply belongs to the client that got the message, not to the one that it names.
     """
 
     def __init__(self, grid: Grid, round_seconds: float | None = None) -> None:
@@ -306,7 +307,7 @@ class GuardedGrid(Grid):  # type: ignore[misc]
         return list(self._grid.push_messages(messages))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Those that can be had; of one that cannot, nothing is said."""
+        """The messages that can be unpacked; others are dropped silently."""
         found: list[Message] = []
         for one in message_ids:
             found += guarded(lambda number: list(self._grid.pull_messages([number])), one, [])

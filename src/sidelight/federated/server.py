@@ -3,14 +3,14 @@
     server = FederatedServer(start, method=dope_sgd(clip_norm=1.0), private=names, public=consenting,
                              epsilon=2.0, rounds=100, expected_cohort=200)
     while (ask := server.open_round()) is not None:
-        server.close_round(answers_of(ask))      # by Flower, by a simulation, by whatever carries messages
+        server.close_round(answers_of(ask))      # by Flower, a simulation, or another transport
     server.arrays, server.privacy_
 
 A round is the one private step of every other problem, with clients for records:
 
     U  ← each private client with probability q, drawn here, from the cryptographic source
     o  ← origin(mean update of the public clients)
-    G  ← release( Σ_{k∈U} clip_C(u_k − o),  std = z·C )      charged in advance; whoever is missing is a zero
+    G  ← release( Σ_{k∈U} clip_C(u_k − o),  std = z·C )      charged in advance; a missing client is a zero
     w  ← w − η ( G/B + o )                                   B = q·n, a constant; the origin once
 """
 
@@ -46,8 +46,8 @@ _TRUSTED = (
     "the server is trusted (central differential privacy): it sees every update before it is clipped, and "
     "shows others only the model after each round"
 )
-_PERSON = "a client is one person: whoever has two clients is protected as two"
-_CONSENT = "public clients agreed to be public, whatever they send, and do so independently of private ones"
+_PERSON = "a client is one person: a person with two clients is protected as two"
+_CONSENT = "public clients agreed to be public, and what they send does not depend on private ones"
 _SECRET = (
     "only the server learns who was asked in a round; against anybody else who does (by watching the "
     "network, say) the guarantee is the weaker epsilon_if_cohorts_are_seen"
@@ -65,7 +65,7 @@ class Ask:
     Args:
         number: from 1; rounds of public clients alone are counted too.
         private: whether private clients are asked; else the round is free.
-        clients: whom to send the parameters, in an order that says nothing.
+        clients: recipients of the parameters, in an order that carries no information.
         arrays: the parameters.
     """
 
@@ -88,15 +88,15 @@ class FederatedServer:
         start: the parameters that training begins with, as arrays of floats.
         method: a recipe: dp_sgd, dope_sgd, coupling, sample_mechanism (public clients are averaged in,
             without clip and noise), full_private (public clients are treated as private), …
-        private: the names of all private clients, fixed for the run. How many there are is public; a name
-            that never answers is a client that contributes zero.
-        public: those of clients that consented to be public.
-        rounds, expected_cohort: T and B, in place of the method's own.
+        private: the names of all private clients, fixed for the run. Their number is public; a client
+            that never answers contributes zero.
+        public: names of clients that consented to be public.
+        rounds, expected_cohort: T and B, instead of the method's own.
         warm_rounds: rounds of public clients alone before that, which cost nothing.
         warm_step_size: η of those.
         public_cohort: public clients that are asked in a round, in turn; None asks all.
         ask: "sampled" asks the private clients that were drawn; "everyone" asks all of them and ignores the
-            others, so that nobody outside can tell who was drawn.
+            others, so that outsiders cannot tell who was drawn.
         random_state: for tests and papers, with a warning.
     """
 
@@ -185,7 +185,7 @@ class FederatedServer:
 
     @property
     def arrays(self) -> list[Array]:
-        """The parameters as they are now; after the last round, those that the method's finish makes."""
+        """The current parameters; after the last round, those of the method's finish."""
         return self.form.arrays(self._w)
 
     @property
@@ -194,11 +194,12 @@ class FederatedServer:
 
     @property
     def total_rounds(self) -> int:
-        """Rounds at most, with those of public clients alone."""
+        """The maximum number of rounds, including those of public clients alone."""
         return self._warm_rounds + int(self.recipe.needs_public) + self.setting.steps
 
     def open_round(self) -> Ask | None:
-        """Whom to ask what; None when training is finished. The first private round charges the plan."""
+        """Whom to ask, and with which parameters; None when training is finished. The first private round
+        charges the plan."""
         if self._open:
             raise InputError("a round is open; close it with close_round first")
         if self._finished:
@@ -240,7 +241,7 @@ class FederatedServer:
         return (*private, *(() if known else self._public_of_round()))
 
     def close_round(self, answers: Iterable[Answer]) -> None:
-        """Take what came back: (client, flat update) each, or blocks of them; anything else is ignored."""
+        """Take the answers: (client, flat update) pairs, or blocks of them; anything else is ignored."""
         if not self._open:
             raise InputError("no round is open; open_round says whom to ask")
         given, self._open = list(answers), False
@@ -323,7 +324,7 @@ class FederatedServer:
         return found if seen is None else {**found, "epsilon_if_cohorts_are_seen": seen}
 
     def _seen(self, plan: Plan) -> float | None:
-        """ε for whoever sees who was asked, for a client in every round; None where that tells nothing."""
+        """ε against an observer of cohorts, for a client in every round; None if that says nothing."""
         parts = events.elementary(without_sampling(plan.event))
         noise = {part: least_multiplier(part) for part in parts}
         if self._ask_everyone or plan.filtered or not self._samples(plan) or None in noise.values():

@@ -1,10 +1,10 @@
-"""Clients within one process: what each of them would send, many at a time.
+"""Simulate clients within one process, many at a time.
 
     users = SimulatedUsers(model, loss, X, y, local=fed_avg(steps=5, step_size=0.1))
     while (ask := server.open_round()) is not None:
         server.close_round(users.answers(ask))
 
-`local_update` is the same for one client, for a Flower app or whatever else runs on a device.
+`local_update` is the same for one client, for a Flower app or other code on a device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_ONCE = 2**21  # numbers in the updates of clients that are computed together
 
 @dataclass(frozen=True)
 class Local:
-    """What a client does with the parameters that it is given.
+    """The local training of a client.
 
     Args:
         steps: gradient steps; 1 on all of its records is FedSGD.
@@ -48,7 +48,7 @@ class Local:
         whole("batch_size", self.batch_size, optional=True)
 
     def rows(self, step: int, count: int) -> list[int]:
-        """The records of a step, of so many that a client has."""
+        """The records of a step, out of those that a client has."""
         size = count if self.batch_size is None else min(self.batch_size, count)
         return [(step * size + i) % count for i in range(size)]
 
@@ -64,7 +64,7 @@ def fed_avg(*, steps: int, step_size: float, batch_size: int | None = None) -> L
 
 
 def parameters_of(model: nn.Module) -> list[Array]:
-    """The trained parameters as arrays: what `FederatedServer` starts with, and a client is given."""
+    """The trained parameters as arrays, as `FederatedServer` and clients take them."""
     return [p.detach().cpu().numpy().copy() for p in model.parameters() if p.requires_grad]
 
 
@@ -80,12 +80,12 @@ def local_update(
 
 
 class SimulatedUsers:
-    """Clients 0, 1, 2, … that hold X[k], y[k]; what they send is computed for many of them at once.
+    """Clients 0, 1, 2, … that hold X[k], y[k]; updates are computed for many of them at once.
 
     A model with state of its own (batch norm) is refused, and so is one that draws random numbers.
 
     Args:
-        X, y: (clients, records of each, …). `held` marks, where clients have fewer, which are theirs.
+        X, y: (clients, records of each, …). `held` marks the records that exist, if some clients have fewer.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class SimulatedUsers:
             yield UpdateBlock(some, self.updates(some, ask.arrays))
 
     def updates(self, clients: Sequence[int], arrays: Sequence[Array]) -> Array:
-        """One flat update a row."""
+        """One flat update per row."""
         start = {name: torch.from_numpy(a) for name, a in zip(self._names, arrays, strict=True)}
         chosen = torch.as_tensor(list(clients))
         X, y, held = self.X[chosen], self.y[chosen], self.held[chosen]

@@ -95,9 +95,9 @@ def top_directions(gradients: Array, rank: int) -> Floats:
 class QuantileClip(ClipRule):
     """C = a quantile of the public records' norms, under the metric, at the current parameters.
 
-    Where so many public gradients vanish that the quantile does, it is the largest norm. Where all vanish
-    (hinge, and every record fits) the last clip norm stays, for one of zero would end the training without a
-    word; at the start there is none, and that is an error.
+    If so many public gradients vanish that the quantile does, it is the largest norm. If all vanish (hinge,
+    and every record fits) the last clip norm stays, since zero would silently end the training; at the start
+    this is an error.
     """
 
     quantile: float = 0.9
@@ -151,7 +151,7 @@ def adamix(
 ) -> Recipe:  # fmt: skip
     """AdaMix. start: None is "warm".
 
-    Guarantee: sensitivity C_t in R^k whatever U is; σ is constant, so the plan is accounted by PLD.
+    Guarantee: sensitivity C_t in R^k for every U; σ is constant, so the plan is accounted by PLD.
     Departs: the weight n_pub/(n_pub+n_priv) is the paper's 0.5 for sums, in mean convention.
     """
     return Recipe(

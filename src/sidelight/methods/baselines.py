@@ -155,7 +155,7 @@ def _folded(
 class OnlyPublic(Flags):
     """OnlyPub: the exact model of the public records.
 
-    Guarantee: perfect, for the private records are not looked at.
+    Guarantee: perfect, since the private records are not read.
     Assumes: public records that do not depend on the private ones.
     Departs: an exact solver instead of SGD. The hinge is huberized with half-width 0.001.
     """

@@ -148,7 +148,7 @@ def get_method(name: str) -> Method:
 
 
 def as_method(given: Method | str | object) -> Method:
-    """The method of this name, or the method itself; whatever else came is refused in one line."""
+    """The method of this name, or the method itself; anything else is refused in one line."""
     if isinstance(given, str):
         return get_method(given)
     name = getattr(given, "__name__", type(given).__name__)

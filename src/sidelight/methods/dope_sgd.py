@@ -41,7 +41,7 @@ class PublicGradient(Origin):
 
 @dataclass(frozen=True)
 class Warm(Start):
-    """Start where public records alone lead: argmin of their mean loss + lam·‖w‖².
+    """Start at the model of public records alone: argmin of their mean loss + lam·‖w‖².
 
     A network is pre-trained on them by plain steps, as configured on its trainer.
     """
@@ -56,7 +56,7 @@ class Warm(Start):
 
 @dataclass(frozen=True)
 class OpenStart(Start):
-    """Where a paper leaves the start open: a linear model begins at zero, a network where it is.
+    """For papers that leave the start open: a linear model begins at zero, a network at its current weights.
 
     A network's trainer rehearses a cold and a warm start on public records, and takes the better.
     """

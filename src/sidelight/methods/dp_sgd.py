@@ -48,7 +48,7 @@ def dp_sgd(
     finish: FinishRule | None = None,
     noise: NoiseRule | None = None,
 ) -> Recipe:
-    """DP-SGD. start: None is "cold"; "warm" begins where public records lead.
+    """DP-SGD. start: None is "cold"; "warm" begins at the model of the public records.
 
     noise: None is independent in every step; BandedNoise() correlates it, and gives records turns.
     Guarantee: PoissonSampled(q, Gaussian(σ)) × T under add-or-remove-one, or fixed-size batches under
@@ -143,7 +143,7 @@ def step_budget(*, epsilon: float, delta: float, steps: int, q: float) -> tuple[
 
 @dataclass(frozen=True)
 class AdvancedComposition(ConstantNoise):
-    """The noise of the 2014 analysis: valid, and several times more than PLD asks for. T = mε/500."""
+    """The noise of the 2014 analysis: valid, and several times more than PLD needs. T = mε/500."""
 
     linear_only: ClassVar[bool] = True  # its rules are for convex problems
 

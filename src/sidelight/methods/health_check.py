@@ -1,6 +1,6 @@
 """The health check: a noisy count of private records that contributed nothing.
 
-A record that cannot be used contributes zero, and nobody is told: right for one record, and a trap if it is
+A record that cannot be used contributes zero, silently: right for one record, and a trap if it is
 most of them (labels shifted by one, another unit, a category that is spelled differently). So a small share
 of the budget pays for one more Gaussian release inside the plan, a vector of
 

@@ -10,7 +10,7 @@ the steps so far, since it hardly depends on the weights:
     κ ← κ / max(1, (‖D‖² − p s²/t − v/n − se)/(v/m))
 
 This is the empirical Bayes estimate of the variance of public gradients around private ones. It costs
-nothing: whatever is computed from releases is as private as they are. Of 100 coordinates the sum of squares
+nothing, since it is computed from releases. Of 100 coordinates the sum of squares
 is known to within a seventh, so that a shift as large as chance is seen long before the last step. se is what
 noise and chance exceed once in a thousand, by the χ² of p coordinates: few of them, under much noise, say
 nothing. Without a shift the weight stays what it was.

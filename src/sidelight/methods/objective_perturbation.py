@@ -139,7 +139,7 @@ def least_exact_ridge(task: Task, problem: Smooth, *, least: float, std: float) 
 
 
 def _solve(task: Task, problem: Smooth, linear: Floats, *, ridge: float, tolerance: float) -> Floats:
-    """The minimizer of the perturbed objective, in sum form. For use behind a door of privacy.release."""
+    """The minimizer of the perturbed objective, in sum form. For use inside privacy.release only."""
     return minimize(
         [RowSums.of(task.rows, problem.loss)],
         ridge=ridge,
@@ -164,7 +164,7 @@ class PerturbedObjective(Flags):
     `accounting="kst"` takes the noise of 2012, which holds under add-or-remove-one alone.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped), and an
     exact solver: ‖gradient‖ ≤ 1e-8 Λ. `amp` needs no exactness. Λ is at least what float64 needs for that
-    (about 1e-5·n), so that the solver arrives whatever the records are.
+    (about 1e-5·n), so that the solver converges for all records.
     Departs: the proof of 2012 treats the gradient of a record as independent of b; on a line it is bounded
     for all b, which is what the curve here uses. It is the hockey-stick curve of Redberg, Koskela & Wang
     2023 with log(1 + β/Λ) in place of −log(1 − β/Λ); theirs is for add-or-remove-one alone.
@@ -174,7 +174,7 @@ class PerturbedObjective(Flags):
         norm_guess: ‖θ‖ that Λ is chosen for if the task has no regularization of its own. None takes 30
             (square: 10).
         slope_share: below 1, the slope of the loss is clipped to this share of its largest, and the noise is
-            smaller by as much. The loss stays convex: it goes on as a straight line.
+            smaller by as much. The loss stays convex: it continues as a straight line.
     """
 
     accounting: Literal["tight", "kst"] = "tight"
@@ -271,8 +271,8 @@ class Amp(Flags):
     Gaussian release of sensitivity 2nγ/Λ, under replace-one or add-or-remove-one. "tight" composes the two
     exactly, as the paper of 2023 does with Rényi bounds; "paper" uses the formulas of 2019, for replace-one.
     Assumes: convex, with bounded slope and curvature (logistic, huber; square with its slope clipped).
-    Departs: the output noise is twice the published one (vector K6); γ is one that the solver reaches
-    whatever the records are, where the reference implementation doubles it on failure, as the data decide.
+    Departs: the output noise is twice the published one (vector K6); γ is one that the solver always
+    reaches, while the reference implementation doubles it on failure, depending on the data.
 
     Args:
         gradient_tolerance: γ, on the gradient of the mean objective. None takes 1/n², or what float64 can

@@ -1,7 +1,7 @@
 """The base classes of a recipe's parts: what each kind must offer, and the flags that it may set.
 
-A part is a frozen dataclass, what the user configures. Most kinds have a `begin` that is called once, with
-public things alone, and returns what is asked while training: the part itself where nothing changes, else a
+A part is a frozen dataclass that the user configures. Most kinds have a `begin` that is called once, with
+public values only, and returns the object used while training: the part itself if nothing changes, else a
 state. A part sees a `Setting`, released parameters and public gradients, and nothing else.
 
     Start     → the first parameters            Mix         public and private direction → one
@@ -62,7 +62,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Setting:
-    """A problem, a budget and the constants of a run. A part asks it for public things alone."""
+    """A problem, a budget and the constants of a run. A part gets only public values from it."""
 
     problem: Problem
     batch: float  # B, the expected batch size
@@ -88,7 +88,7 @@ class Setting:
 
     @property
     def constants(self) -> Constants:
-        """What is known of the loss and of the records."""
+        """Known constants of the loss and the records."""
         return self.problem.constants
 
     @property
@@ -137,13 +137,13 @@ class _Stateful(Protocol):
 
 
 class State(ABC):  # noqa: B024 - its subclasses have abstract methods
-    """What a part remembers while training. `kept` names the attributes that change."""
+    """The state of a part while training. `kept` names the attributes that change."""
 
     kept: ClassVar[tuple[str, ...]] = ()
     notes: Sequence[str] = ()  # for the statement, after the run
 
     def state_dict(self) -> dict[str, object]:
-        """The values that change; what is configured, or computed from public data, is made anew."""
+        """The values that change; the rest is configured, or recomputed from public data."""
         values = {name: getattr(self, name) for name in self.kept}
         return {name: v.state_dict() if isinstance(v, _Stateful) else v for name, v in values.items()}
 
@@ -158,7 +158,7 @@ class State(ABC):  # noqa: B024 - its subclasses have abstract methods
 
 
 class Part(ABC):  # noqa: B024
-    """One choice of a recipe. Flags say what it asks for; a subclass sets those that differ."""
+    """One choice of a recipe. Flags say what it needs; a subclass sets those that differ."""
 
     kind: ClassVar[str] = "part"
     needs_public: ClassVar[bool] = False  # public records
@@ -259,7 +259,7 @@ class FixedClip(ClipRule, ClipState):
 
     @property
     def flat(self) -> bool:
-        """Whether what is no longer than the bound stays as it is."""
+        """Whether vectors within the bound are left unchanged."""
         return False
 
     @abstractmethod
@@ -323,12 +323,11 @@ class NoiseRule(Part):
 
     @property
     def relations(self) -> tuple[Relation, ...] | None:
-        """The relations that it can give; None: whatever the sampler gives."""
+        """The relations that it can give; None: those of the sampler."""
         return None
 
     def default_steps(self, setting: Setting) -> int:
-        """T where the recipe has none: 64 full-batch steps, or the passes that make up for small batches, at
-        most 1000."""
+        """T if the recipe has none: 64 full-batch steps, or as many passes in small batches, at most 1000."""
         return int(min(1000, max(64, round(10 / setting.rate))))
 
     def arrange(self, setting: Setting) -> Setting:
@@ -349,7 +348,7 @@ class NoiseRule(Part):
 
 
 def require_gradient(gradient: Vector | None, part: Part | State) -> Vector:
-    """The public gradient, for a part that cannot do without it."""
+    """The public gradient, for a part that needs it."""
     if gradient is None:
         name = type(part).__name__
         raise InputError(
@@ -408,7 +407,7 @@ class FinishState(State):
 
 
 class FinishRule(Part):
-    """What becomes of the iterates."""
+    """Turns the iterates into a model."""
 
     kind = "finish"
     single: ClassVar[bool] = True  # whether the result is one model, not an ensemble

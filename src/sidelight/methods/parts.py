@@ -1,6 +1,6 @@
 """The plain parts of a recipe: start, clip, noise, mix, batch size, step size, finish.
 
-Every iterate is already covered by composition, so whatever a finish makes of them is free.
+Every iterate is already covered by composition, so a finish costs nothing.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Weighted(Blend):
 class Flat(FixedClip):
     """clip_C(v) = v·min(1, C/‖v‖), with one C for the whole run.
 
-    None takes that of the problem, which is public: for a linear model the bound that the loss itself gives
+    None uses that of the problem, which is public: for a linear model the bound that the loss itself gives
     (its Lipschitz constant times the longest row), and for the square loss the longest gradient at w = 0,
     from the declared bound on targets; for a network 1.
     """
@@ -184,9 +184,9 @@ class Automatic(FixedClip):
 
 @dataclass(frozen=True)
 class FixedNoise(NoiseRule, NoiseState):
-    """A noise multiplier that is given, for a number of steps (None: those of the recipe; inf: no end).
+    """A given noise multiplier, for a number of steps (None: those of the recipe; inf: unlimited).
 
-    Without an end there is no plan: whoever takes the steps counts them.
+    Without an end there is no plan: the caller counts the steps.
     """
 
     noise_multiplier: float
@@ -252,8 +252,8 @@ class SqrtBatch(BatchRule):
 class NoiseAware(StepRule):
     """The step size of `noise_aware_step`.
 
-    without_metric: how many times as long the noise may let a step be where there is no metric. The useful
-    directions of linear problems are short then.
+    without_metric: factor on the step length that the noise allows, if there is no metric. The useful
+    directions of linear problems are then short.
     cap: of c; None is 4 for a smooth loss with momentum, 1.8 without, and 16 for the hinge.
     """
 
@@ -337,7 +337,7 @@ class LastState(FinishState):
 
 @dataclass(frozen=True)
 class MeanLast(FinishRule):
-    """The mean of the last n iterates (DOPE-SGD's ensemble of weights; below 50 it brings little)."""
+    """The mean of the last n iterates (DOPE-SGD's ensemble of weights; fewer than 50 gain little)."""
 
     n: int = 100
 

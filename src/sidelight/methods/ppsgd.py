@@ -96,7 +96,7 @@ class ShrinkingClipState(ClipState):
 
 @dataclass(frozen=True)
 class GrowingBudget(NoiseRule):
-    """ρ ← (1+α)ρ whenever φ times the public gradient drowns in the noise; a filter ends the run.
+    """ρ ← (1+α)ρ whenever φ times the public gradient is below the noise; a filter ends the run.
 
     accounting="filter": full batches under a Gaussian filter, Poisson batches under a Rényi filter at one
     order that is chosen before training. "tcdp": the paper's own, fixed-size batches under replace-one, with
@@ -110,7 +110,7 @@ class GrowingBudget(NoiseRule):
     totals: Totals = "paper"
     on_violation: Literal["cap", "raise"] = "cap"
     first_cost: float | None = None  # ρ0 (tcdp only)
-    spend_rest: bool = False  # one last step of whatever is left
+    spend_rest: bool = False  # one last step with the rest of the budget
     needs_public: ClassVar[bool] = True
     needs_after: ClassVar[bool] = True
 
@@ -310,7 +310,7 @@ def ppsgd(
     is 0 with tCDP, else 0.8. whitening: the metric of `public_whitening`; with reuse=None it is the best form
     of PPSGD on linear models.
 
-    Guarantee: whatever its filter certifies. accounting="filter" runs full batches under a Gaussian filter
+    Guarantee: what its filter certifies. accounting="filter" runs full batches under a Gaussian filter
     (exact), or Poisson batches under a Rényi filter; "tcdp" is the paper's, under replace-one.
     Assumes: the public records do not depend on the private ones.
     Departs: the amplification theorem's conditions are enforced and cap ρ_t (the paper's proof skips them);

@@ -424,7 +424,7 @@ def precision_weighting(
     expected_batch_size: float | None = None,
     finish: FinishRule | None = None,
 ) -> Recipe:
-    """Public whitening from the public solution, with public gradients weighed by their precision.
+    """Public whitening from the public solution, with public gradients weighted by their precision.
 
     Guarantee: T Gaussian releases of all records, composed exactly; sensitivity C (2C under replace-one). It
     does not depend on the weight.

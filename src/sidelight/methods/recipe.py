@@ -330,7 +330,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(Flags):
-    """A choice of parts. The functions of its siblings (`dp_sgd`, `ppsgd`, …) make these.
+    """A choice of parts, as made by `dp_sgd`, `ppsgd`, …
 
     A wrong part is refused when the recipe is made.
 
@@ -342,8 +342,8 @@ class Recipe(Flags):
         extended: public records join the pool that is sampled from (DOPE-SGD's extended setting).
         clip_pool: whether these are clipped like private ones, as in the paper. If not, their mean is added
             as it is, which under clipping is another mean than that of the pool.
-        public_rows: whether public records guide the training, are trained on as if they were private, or
-            are not looked at.
+        public_rows: whether public records guide the training, are treated as private, or are not
+            used.
     """
 
     name: str = "recipe"
@@ -373,7 +373,7 @@ class Recipe(Flags):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The parts of this recipe, without the places that are empty."""
+        """The parts of this recipe that are set."""
         return tuple(part for kind in KINDS if (part := getattr(self, kind)) is not None)
 
     @property
@@ -391,7 +391,7 @@ class Recipe(Flags):
 
     @property
     def on_networks(self) -> bool:
-        """Whether no part asks for what a linear model alone has."""
+        """Whether no part needs what only a linear model has."""
         return not any(part.linear_only for part in self.parts)
 
     def with_parts(self, **changes: Any) -> Self:
@@ -456,7 +456,7 @@ class Recipe(Flags):
         return self.noise.arrange(replace(setting, steps=int(steps)))
 
     def begin(self, setting: Setting) -> Loop:
-        """Every part, begun; raises for one that cannot do the problem."""
+        """Every part, begun; raises for one that does not support the problem."""
         if self.needs_public and not self.takes_unlabeled:
             setting.public(self.name)
         try:
@@ -531,5 +531,5 @@ def _refuse_divergence(vector: Vector) -> None:
     quiet = np.errstate(over="ignore", invalid="ignore") if isinstance(flat, np.ndarray) else _AS_IT_IS
     with quiet:
         finite = math.isfinite(float(flat @ flat))
-    if not finite:  # whoever sees the error learns nothing more than the released values
+    if not finite:  # the error reveals nothing beyond the released values
         raise AssumptionError("training diverged; lower step_size or momentum")

@@ -263,7 +263,7 @@ class RsgdAr(_Descent):
     norm, and a plan fixed in advance: nothing here stops early.
     Departs: batches are balanced and weighted by ν_j/n, where the paper takes them equal; the largest Δ_j is
     used, not the last; averages are at epochs τ, 2τ, …; gradients are never normalized, as they are in the
-    released code, whose steps are then no contractions and whose bound does not hold.
+    released code, whose steps are then not contractions, so that its bound does not hold.
 
     Args:
         average_every: τ, in epochs; None never averages. Epochs after the last average are not averaged.

@@ -107,7 +107,7 @@ class Task:
         return self.rows.max_norm
 
 
-PlanState: TypeAlias = Mapping[str, Any]  # whatever a method's `run` needs again from its `plan`
+PlanState: TypeAlias = Mapping[str, Any]  # what a method's `run` needs from its `plan`
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _UNIT = 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class UpdateBlock:
-    """The flat updates of several clients, one a row; a simulation answers in these."""
+    """The flat updates of several clients, one per row; a simulation answers in these."""
 
     clients: Sequence[Client]
     updates: Array
@@ -96,7 +96,7 @@ class Form:
 class UpdateOracle:
     """Answers with the bounded sum of a round.
 
-    Guarantee: one client more or less, whatever it sends, moves `clipped_sum` by at most clip.bound, one
+    Guarantee: one client more or less, with any updates, moves `clipped_sum` by at most clip.bound, one
     replaced by at most twice that. A client's contribution depends on its own first answer, on public and on
     released values alone.
     """

@@ -64,8 +64,8 @@ _CERTIFICATES = (events.ZeroConcentrated, events.TruncatedConcentrated, events.R
 def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accountant = "pld") -> float:
     """The least ε that this accountant can prove at δ; infinity if none, or if it is above 600.
 
-    "pld" answers with the Rényi bound, which is looser, where δ is below 1e-16 or there are more than twenty
-    million sampled steps: its grid is not made for them.
+    "pld" uses the looser Rényi bound if δ is below 1e-16 or there are more than twenty million sampled steps,
+    for which its grid is not made.
     """
     fraction("delta", delta)
     events.check_relation(relation)
@@ -461,8 +461,8 @@ def noise_multiplier(
     """The least noise multiplier (std / sensitivity under `relation`) for `steps` equal releases.
 
     `sampling` follows the relation if not given: Poisson under add-or-remove-one, fixed size without
-    replacement under replace-one. Below a multiplier of 0.02 nothing is sought: there the sampling alone
-    gives the guarantee, which only a careless δ makes possible.
+    replacement under replace-one. Multipliers below 0.02 are not considered: there the sampling alone
+    would give the guarantee, which needs a careless δ.
     """
     if not epsilon <= _LARGEST_EPSILON:
         raise InputError(f"epsilon must be at most {_LARGEST_EPSILON:g}: beyond that, nothing is promised")

@@ -1,5 +1,5 @@
-"""What happened: the events that a mechanism performs, before anybody says what they cost; and the samplers,
-which say themselves what they perform.
+"""Events: what a mechanism performs, apart from what it costs; and the samplers, which emit the event that
+they perform.
 
 The vocabulary is dp-accounting's (`dp_event`), with seven events of ours for mechanisms that it does not
 know. One convention holds for every event in sidelight:
@@ -429,8 +429,8 @@ def distinct(n: int, count: int, generator: np.random.Generator) -> Indices:
     """`count` distinct integers below n, uniform over all such sets, ascending.
 
     NumPy draws them by Floyd's algorithm in O(count); above n/20 of them it shuffles the tail of an array
-    of n, which is O(count) as well. Ascending order reads memory forwards and lets an oracle see at a glance
-    that no record is there twice.
+    of n, which is O(count) as well. Ascending order reads memory forwards and lets an oracle check cheaply
+    that no record occurs twice.
     """
     drawn = generator.choice(n, size=count, replace=False, shuffle=False)
     drawn.sort()

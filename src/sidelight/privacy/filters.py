@@ -1,4 +1,4 @@
-"""May I spend this? Filters for runs whose events depend on what was released before.
+"""Filters, for runs whose events depend on earlier releases.
 
 An accountant composes a plan that was fixed in advance. When noise, batch or the number of steps is chosen
 while training, ordinary composition does not apply; a filter is asked before each release, and what it
@@ -32,7 +32,7 @@ from sidelight.privacy.events import Event, Relation, check_relation
 
 
 class Filter(ABC):
-    """What all filters do: price an event, and admit it if the sum still fits."""
+    """The base of all filters: price an event, and admit it if the sum still fits."""
 
     unit: str  # what is spent
 
@@ -78,7 +78,7 @@ class Filter(ABC):
         return {"_costs": list(self._costs)}
 
     def load_state_dict(self, state: Mapping[str, Sequence[float]]) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore what `state_dict` returned."""
         self._costs = [float(cost) for cost in state["_costs"]]
 
     charge = admit  # a filter is an account for release()
@@ -202,7 +202,7 @@ _ROUNDING = 1e-9  # relative; a calibrated plan meets its budget up to this
 
 @dataclass(frozen=True)
 class Spent:
-    """What a list of events costs at each order, and the probability with which they may leak everything."""
+    """What a list of events costs at each order, and the δ of approximate events."""
 
     rdp: tuple[float, ...]
     leak: float
@@ -261,7 +261,7 @@ class Budget:
         return any(r <= limit for r, limit in zip(spent.rdp, self.limits(), strict=True))
 
     def used(self, spent: Spent) -> float:
-        """The least ε at which these orders would have let it through; infinity if none."""
+        """The least ε at which these orders would have admitted it; infinity if none."""
         if spent.leak > self.leak:
             return math.inf
         if not any(spent.rdp) and not spent.leak:
@@ -270,7 +270,7 @@ class Budget:
         return min(conversions.rdp_to_dp(a, r, self.share) for a, r in pairs)
 
     def least(self, charges: Sequence[Event]) -> float:
-        """The least lifetime ε at which a filter, with orders that suit it, would have let these through."""
+        """The least lifetime ε at which a filter, with orders that suit it, would have admitted these."""
         low, high = 0.0, self.used(self.spent(charges))
         while math.isfinite(high) and high - low > 1e-4 * high:
             middle = (low + high) / 2
@@ -296,12 +296,12 @@ class Budget:
     def admit(
         self, plan: Event, before: Tally, charges: Callable[[], Sequence[Event]], *, dataset: str, runs: int
     ) -> Rule:
-        """The rule by which a plan may follow what came before it; BudgetExceeded if by none.
+        """The rule that admits a plan after earlier runs; BudgetExceeded if there is none.
 
         Args:
             plan: what the next run may release.
             before: what the earlier runs cost.
-            charges: the same as events, asked for only if the filter refuses.
+            charges: the same as events, requested only if the filter refuses.
             dataset, runs: the name, and how many earlier runs there were, for the refusal.
         """
         if not events.elementary(plan):

@@ -74,7 +74,7 @@ class Ledger:
         return ledger
 
     def close(self) -> None:
-        """Refuse everything from now on. (No file stays open between two calls.)"""
+        """Refuse all further calls. (No file stays open between two calls.)"""
         self._closed = True
 
     def register(
@@ -90,7 +90,7 @@ class Ledger:
         """Declare a dataset and its lifetime budget, once; the same again does nothing.
 
         Its first run binds it to its columns, or the shape of a record, and to the number of its
-        records; runs on others are refused.
+        records; runs on other records are refused.
 
         Args:
             fingerprint: also bind it to a keyed hash of its contents, which are then read for that.
@@ -122,8 +122,9 @@ class Ledger:
     def rebind(self, name: str) -> None:
         """Let the next run bind a dataset to another form of its records, once.
 
-        For its owner, who knows that they are the same: with other columns, an array instead of a table, a
-        table that grew. Earlier forms stay accepted; the budget, and what was spent of it, stay as they are.
+        For the owner, who knows that they are the same records: with other columns, as an array instead of a
+        table, or a table that grew. Earlier forms stay accepted; the budget, and what was spent of it, stay
+        as they are.
         """
 
         def decide(entries: list[Entry]) -> Json:
@@ -178,7 +179,7 @@ class Ledger:
         """Check everything; the hash of the last entry.
 
         Keep that hash elsewhere and pass it as `head` later: the ledger must then still contain that entry,
-        which tells a file that grew from one that was rolled back or written anew.
+        which distinguishes a file that grew from one that was rolled back or rewritten.
         """
         self._check_open()
         self._store.check()
@@ -206,7 +207,7 @@ class Ledger:
         `plan_event` bounds everything that the run will release. With `covered_by_filter`, it is the
         certificate of a filter that the run asks before each step, and single steps are not compared with it.
         `identity` is what the run may show of its records: they must be those that the dataset is bound to,
-        or it raises DatasetMismatch. Without one nothing is checked, and the charge says so.
+        or it raises DatasetMismatch. Without it nothing is checked, and the charge says so.
         """
         body = {
             "kind": "charge",
@@ -278,9 +279,9 @@ class Ledger:
             )
 
     def claim(self, number: int, *, expected: str | None, token: str | None) -> None:
-        """Write down who may go on with a run: the checkpoint with this token; None: nobody, it has ended.
+        """Record who may continue a run: the checkpoint with this token; None if it has ended.
 
-        `expected` is the token until now (the first is empty); None takes whatever there is.
+        `expected` is the token until now (the first is empty); None accepts any.
         """
 
         def decide(entries: list[Entry]) -> Json | None:
@@ -299,7 +300,7 @@ class Ledger:
         """Raise unless a run still belongs to the holder of this token; what to pass as `seen` next time.
 
         A run with checkpoints asks before every release: it may have been resumed from a copy meanwhile.
-        While nothing was added to the ledger, asking is one short look.
+        If nothing was added to the ledger, this is one short read.
         """
         self._check_open()
         head = self._store.head()

@@ -54,7 +54,7 @@ class Noise:
     Args:
         random_state: None draws a key from the operating system. An integer makes every draw reproducible
             and is recorded as an assumption.
-        repeatable: whether `get_state` may be asked, so that the same draws may happen twice; always true of
+        repeatable: whether `get_state` is allowed, so that the same draws may happen twice; always true for
             a seed.
     """
 
@@ -74,7 +74,7 @@ class Noise:
 
     @property
     def generator(self) -> np.random.Generator:
-        """The stream of this source; draw from it at once, and do not keep it."""
+        """The stream of this source; draw from it immediately, and do not keep it."""
         with self._lock:
             self._check_process()
             if self._stream is None:
@@ -94,7 +94,7 @@ class Noise:
         return self
 
     def bound(self, *about: object) -> Noise:
-        """A source for one mechanism, which depends on these values; this one goes on with another key.
+        """A source for one mechanism, which depends on these values; this one continues with another key.
 
         A source that nobody can repeat is its own: none of its draws happens twice. Of one that can be
         repeated, `witness` (if there is one) is given a digest that only equal keys and values have.
@@ -150,7 +150,8 @@ class Noise:
     def get_state(self) -> Json:
         """What the draws from now on depend on, as JSON-able values; nothing of the draws until now.
 
-        It is as secret as the noise. Whoever goes on from here twice asks for the same, or gets other noise.
+        It is as secret as the noise. Continuing twice from here repeats the same draws only for the same
+        values.
         """
         if not self.repeatable:
             raise InputError("this source is not repeatable: its noise cannot be drawn twice")
@@ -161,14 +162,14 @@ class Noise:
             return {"reproducible": self.reproducible, "key": self._key.hex()}
 
     def set_state(self, state: Json) -> None:
-        """Go on where `get_state` was taken."""
+        """Continue from what `get_state` returned."""
         with self._lock:
             self._key, self._stream = bytes.fromhex(state["key"]), None
             self.reproducible, self.repeatable = bool(state["reproducible"]), True
             self._process = here()
 
     def renew(self) -> None:
-        """Take a new key, which nobody has: this is a child, and the parent draws from the old one."""
+        """Take a new key in a forked child, since the parent draws from the old one."""
         self._process, self._lock = here(), threading.RLock()
         self._key = _derived(self._key, "fork", secrets.token_bytes(32))[:32]
         if self._stream is not None:  # somebody may hold the generator itself

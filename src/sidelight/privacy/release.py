@@ -101,7 +101,7 @@ class BoundedSum:
 
 
 class Released:
-    """A noisy value, and whatever public arithmetic makes of it."""
+    """A noisy value, and what public arithmetic computes from it."""
 
     __slots__ = ("_value",)
     __array_ufunc__ = None  # NumPy leaves `array * released` to the methods below
@@ -112,11 +112,11 @@ class Released:
         self._value = value
 
     def numpy(self) -> Value:
-        """The value: an array (or a tensor) that is safe to show to anybody."""
+        """The value: an array (or a tensor) that is safe to publish."""
         return self._value
 
     def map(self, function: Callable[[Value], Value]) -> Released:
-        """Post-process with a function of public things."""
+        """Post-process with a function of public values."""
         return Released(function(self._value), token=_RELEASE_TOKEN)
 
     def __add__(self, other: object) -> Released:
@@ -199,8 +199,8 @@ def across(part: BoundedSum, add: Callable[[Value], Value | None]) -> BoundedSum
 def release(total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise) -> Released:
     """The sum plus N(0, std²) in every coordinate, charged as `event`.
 
-    `event` is what the sampler says happened. Its noise multiplier must be std / sensitivity, or less noise
-    than accounted would be drawn: that is refused.
+    `event` is what the sampler says happened. Its noise multiplier must be std / sensitivity: less
+    noise than accounted is refused.
     """
     check_gaussian(
         event, std=std, sensitivity=total.sensitivity, relation=total.relation, dtype=total._value.dtype

@@ -43,8 +43,8 @@ class PrivacyStatement:
         assumptions: what must be true for the guarantee to hold, and what it leaves out.
         details: the choices that were made and their reasons; public.
         ledger: where the charge is written: the ledger, the dataset in it, the number of the run.
-        unit: what neighboring datasets differ in: one "record", or all rows of a person, by the name of the
-            column that names persons.
+        unit: what neighboring datasets differ in: one "record", or the column that names persons, all of
+            whose rows count as one.
     """
 
     epsilon: float
@@ -74,7 +74,7 @@ class PrivacyStatement:
         return str(found.get("summary", "")) if isinstance(found, Mapping) else ""
 
     def to_dict(self) -> Json:
-        """Everything, as values that json.dumps writes."""
+        """Everything, as JSON values."""
         return {
             "epsilon": plain(self.epsilon),
             "delta": self.delta,

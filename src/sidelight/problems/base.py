@@ -1,7 +1,7 @@
-"""What is trained and where its private records live: the questions that methods ask, and a linear model.
+"""What is trained and where its private records live: the interface that methods use, and a linear model.
 
-A linear model and a network differ in their answers and nowhere else. A constant that a problem does not
-know is None, and a part that needs it refuses by name.
+A linear model and a network differ in how they implement it and nowhere else. A constant that a problem does
+not know is None, and a part that needs it refuses by name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Constants", "Guide", "LinearProblem", "Problem", "moments_of", "orac
 
 @dataclass(frozen=True)
 class Constants:
-    """Of a loss and its records, known before anything is read; None: not known."""
+    """Constants of a loss and its records, known before anything is read; None if unknown."""
 
     loss: str = "network's"  # the name of the loss, for messages
     outputs: int | None = None  # of a linear model
@@ -51,7 +51,7 @@ class Constants:
 
 
 class Guide(Protocol):
-    """Public records: what parts may ask about them on every problem. `PublicOracle` answers more."""
+    """What parts may use of public records on every problem. `PublicOracle` offers more."""
 
     size: int
     refresh: int  # steps between two looks at every public gradient, where a part gives no number
@@ -109,7 +109,7 @@ class Problem(Protocol):
         """Where training begins without public records."""
 
     def pretrained(self, lam: float) -> Vector:
-        """Where public records alone lead; `lam` is the weight of ‖w‖² where the problem takes one."""
+        """The model of public records alone; `lam` is the weight of ‖w‖² if the problem uses one."""
 
     def refit(self, params: Vector, lam: float) -> Vector:
         """argmin of the public records' mean loss + lam·‖w − params‖²."""
@@ -157,7 +157,7 @@ class Problem(Protocol):
         metric: Metric = None,
         relation: Relation,
     ) -> BoundedSum:
-        """Σ_i clip(M(g_i − o)) over the records at `indices`. The only question about private records."""
+        """Σ_i clip(M(g_i − o)) over the records at `indices`. The only access to private records."""
         ...
 
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Vector:
@@ -170,7 +170,9 @@ class Problem(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class LinearProblem(Problem):
-    """Rows, a loss, and public rows that guide. `rows` may be unread: then nothing private can be asked."""
+    """Rows, a loss, and public rows that guide. `rows` may be unread: then private records are not
+    accessible.
+    """
 
     rows: PrivateRows
     loss: Loss

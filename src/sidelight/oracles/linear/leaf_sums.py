@@ -1,10 +1,10 @@
 """The private side of leaf boosting: gradients of the loss, summed by the leaves of public trees.
 
 A record is in exactly one leaf of each tree. So what it adds to the sums of K trees has the length √K·‖g‖,
-whatever the number of leaves, where g is the slope of its loss at its present score, clipped to C.
+for any number of leaves, where g is the slope of its loss at its present score, clipped to C.
 
 Scores of private records stay here, from one question to the next. They are a function of the record and of
-released values: whoever lost them, such as a new worker of a cluster, computes them again from the trees.
+released values: a new worker of a cluster computes them again from the trees.
 Rows in memory also keep their answers to all splits, one bit each; rows in blocks answer again each time.
 """
 

@@ -13,9 +13,9 @@ part, so a refusal tells nothing. What is established:
 3. *Per-record gradients are right* (gradient_check.py).
 
 A model that fails 1, or that keeps records, is refused. One that fails the rest takes a slower route, where
-it holds by construction. The routes: `layers` (book-keeping), `vmap` (torch.func), `loop` (a call a record).
-A model whose row alone gives other numbers each time (it draws whatever its mode) is compared with itself
-from one seed only.
+it holds by construction. The routes: `layers` (book-keeping), `vmap` (torch.func), `loop` (one call per
+record). A model whose row alone gives other numbers each time (it draws whatever its mode) is compared with
+itself from one seed only.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class Layout:
         """Values as a flat vector of this layout."""
         vector = torch.as_tensor(values).detach().to(self.device, self.dtype).reshape(-1)
         if vector.numel() != self.dimension or not math.isfinite(float(vector.sum())):
-            raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one a parameter")
+            raise InputError(f"{what} must be a finite vector of {self.dimension} numbers, one per parameter")
         return vector
 
 
@@ -408,7 +408,7 @@ class ProjectedNorms:
     def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor) -> None:
         if basis.shape[0] != layout.dimension:
             raise InputError(
-                f"the basis has {basis.shape[0]} rows, not {layout.dimension}, one a trainable parameter. "
+                f"the basis has {basis.shape[0]} rows, not {layout.dimension}, one per trainable parameter. "
                 "To project the last layer alone, freeze the others: p.requires_grad_(False)"
             )
         self.layout, self.basis = layout, basis.detach().to(layout.device, layout.dtype)

@@ -529,7 +529,7 @@ def _state_uses(
 # ---------------------------------------------------------------------------------------------------
 # spectral norms, which improve their estimate of a weight's largest singular value at every forward pass. How
 # many passes a step has depends on how many records it drew, and so would the estimate. It follows from the
-# weights alone, so it is held while they run, and improved once a step by whoever moves the weights
+# weights alone, so it is held while they run, and improved once per step by whoever moves the weights
 
 
 def refresh_norms(model: nn.Module) -> None:

@@ -206,8 +206,8 @@ class NetworkOracle:
 
         `augmentations`: that many consecutive rows are one record, and their gradients are averaged before
         clipping. `micro_batch` (records at a time; by default `pass_size`) changes memory and speed only.
-        `weights`, one a row, make that a weighted sum: a person with fewer rows than others is filled up with
-        rows of weight 0. Whatever they are, the bound holds: what is clipped is what is added up.
+        `weights`, one per row, make that a weighted sum: a person with fewer rows than others is filled up
+        with rows of weight 0. Whatever they are, the bound holds: what is clipped is what is added up.
 
         A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
         an error would tell of it, and may quote it. What fails for every record is found by `check` before,
@@ -358,7 +358,7 @@ class NetworkOracle:
         micro_batch: int | None = None,
         augmentations: int = 1,
     ) -> Tensor:
-        """Upper bounds of ‖M(g_i − o)‖, one a record (float64). For public records and for tests only."""
+        """Upper bounds of ‖M(g_i − o)‖, one per record (float64). For public records and for tests only."""
         self._survey()
         size = self._pass_size(batch, micro_batch, augmentations)
         question = question_about(self._present.layout, origin, metric)

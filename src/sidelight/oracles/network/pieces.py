@@ -78,7 +78,7 @@ class Piece(ABC):
 
     @abstractmethod
     def rows(self, low: int, high: int) -> Tensor:
-        """The gradients of records low … high − 1, one a row, flat."""
+        """The gradients of records low … high − 1, one per row, flat."""
 
     @abstractmethod
     def row_error(self, scale: Tensor | None) -> Tensor:
@@ -524,7 +524,7 @@ class Convolution(Outer):
 
 
 class Squares(NamedTuple):
-    """Squared norms, one a record, and bounds on the error of each (both float64)."""
+    """Squared norms, one per record, and bounds on the error of each (both float64)."""
 
     value: Tensor
     slack: Tensor
@@ -570,7 +570,7 @@ def chain(terms: int) -> int:
 
 
 def chunks(count: int, each: int, limit: int = CHUNK) -> Iterator[tuple[int, int]]:
-    """Ranges of records, so that `each` numbers a record stay within `limit`."""
+    """Ranges of records, so that `each` numbers per record stay within `limit`."""
     step = max(1, limit // max(1, each))
     for low in range(0, count, step):
         yield low, min(count, low + step)
