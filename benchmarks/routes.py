@@ -159,7 +159,7 @@ def measured(entry: Entry, rounds: int) -> tuple[str, str, float, float]:
     """The route and its reason, the private step and the examination in plain steps."""
     model, batch = entry.model, (entry.inputs, entry.targets)
     few = entry.inputs[:8], entry.targets[:8]
-    oracle = NetworkOracle(model, entry.loss, example=few, pass_size=64, largest_pass=256)
+    oracle = NetworkOracle(model, entry.loss, example=few, expected=len(entry.inputs))
 
     def plain() -> None:
         model.zero_grad()

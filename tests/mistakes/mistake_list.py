@@ -259,7 +259,7 @@ mistake(
     "LayerDrop, one draw for the batch",
     _layer_drop,
     route="loop",
-    why="runs more often for two records than for one",
+    why="decides by values",
     random=True,
 )
 mistake(

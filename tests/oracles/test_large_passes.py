@@ -12,6 +12,7 @@ from sidelight.methods.parts import Flat
 from sidelight.oracles.network import check
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.passes import records_a_pass
+from sidelight.oracles.network.trial_rows import changes, halves, mixed
 
 MANY = 40  # records of a pass
 Change = Callable[["Faulty", Tensor], Tensor]
@@ -150,13 +151,31 @@ def test_an_examination_takes_few_passes_of_full_size(monkeypatch: pytest.Monkey
 
 
 def test_whole_numbers_are_not_scaled() -> None:
-    from sidelight.oracles.network.trial_rows import variations
-
     words = (torch.arange(32).view(8, 4), torch.arange(8))
-    pairs = [(changed, other) for changed, other in variations(words, far=True)]
-    assert len(pairs) == 12 and all(not torch.equal(rows[1], words[1]) for _, rows in pairs)
+    assert [len(kind) for kind in changes(words, far=True, absent=True)] == [2, 1, 1]
     numbers = (words[0].float(), words[1])
-    assert len(list(variations(numbers, far=True))) == 24
+    assert [len(kind) for kind in changes(numbers, far=True, absent=True)] == [3, 4, 1]
+    assert [len(kind) for kind in changes(numbers, far=False)] == [3, 2]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 8, 40])
+def test_every_way_to_change_a_row_is_tried_beside_every_row_that_stays(count: int) -> None:
+    whole = torch.rand(count, 3), torch.arange(count)
+    kept = torch.zeros(count, dtype=torch.bool)
+    for kind in changes(whole, far=True, absent=True):
+        tried = set[int]()
+        for number, changed in enumerate(halves(count)[:2]):
+            batch = mixed(whole, changed, kind, number)
+            assert all(torch.equal(a[~changed], b[~changed]) for a, b in zip(batch, whole, strict=True))
+            kept |= ~changed
+            for way, change in enumerate(kind):
+                new = change(whole)
+                same = torch.isclose(batch[0], new[0], rtol=0, atol=0, equal_nan=True).all(1).tolist()
+                labels = (batch[1] == new[1]).tolist()
+                moved = [bool(c) and s and e for c, s, e in zip(changed, same, labels, strict=True)]
+                tried |= {way} if any(moved) else set()
+        assert tried == set(range(len(kind)))
+    assert bool(kept.all())
 
 
 @pytest.mark.parametrize("each", [1, 2, 3, 8, 12, 33])

@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -36,15 +36,17 @@ from sidelight.oracles.network.branches import Answers
 from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.gradient_check import (
     MIXED,
+    NOT_BY_LAYER,
     Alone,
+    credits_rows,
     each_alone,
     no_losses,
-    right_wiring,
-    runs_by_layers,
+    possible_wirings,
     vmap_is_right,
+    wrong_gradients,
 )
 from sidelight.oracles.network.layers import problem, settled_norms
-from sidelight.oracles.network.observe import EqualDraws, OperationWatch, OtherDraws, observed
+from sidelight.oracles.network.observe import ChangedDraws, OperationWatch, observed
 from sidelight.oracles.network.routes import Capture, Wiring, gradients_of
 from sidelight.oracles.network.silence import silent
 from sidelight.oracles.network.state import CodeState, refuse_change, restored, without_gradients
@@ -60,10 +62,13 @@ from sidelight.oracles.network.trial import (
     without_dropout,
 )
 from sidelight.oracles.network.trial_rows import (
+    OTHER_ROWS,
+    Change,
+    changes,
     cycled,
+    halves,
+    mixed,
     only_row,
-    other_rows,
-    variations,
     with_integers_beyond,
 )
 from sidelight.oracles.network.written_out import by_loop, by_vmap
@@ -88,6 +93,7 @@ _READABLE = {
     "nonzero": "rows that a mask selects",
 }
 FEW = 8  # records of the examination; for more, what it found is looked for in passes of that size
+FEWER = 3  # records of passes that are compared with those of the examination
 
 
 def refuse(model: nn.Module) -> None:
@@ -169,43 +175,40 @@ def _examined(trial: ModelTrial) -> Route:
     model = trial.model
     with quiet(model):
         alone = each_alone(trial)
-        repeats = _repeats(trial)
+        repeats = not _draws(trial)
     # What a model makes once, at its first call, is made now.
     trial.seeded(only_row(trial.rows, 0, trial.count))
     state = CodeState(model, trial.loss, copies=True)
-    trial.seeded(only_row(trial.rows, 1, trial.count))
-    refuse_change(state)  # also what follows from the last batch alone, since that was another
     try:
         if repeats:
             with quiet(model):
                 _same_as_alone(trial, alone)
         seen = _own_draws(trial, trial.whole)
-        wiring = right_wiring(trial, alone if repeats else None)
     finally:
         refuse_change(state)
-    route = _fastest(trial, alone, wiring, decides=bool(seen.decisions))
-    _neighbors(replace(trial, route=route), route)
-    with without_dropout(model):
-        if not (seen.draws and _watched(trial, trial.whole, None).draws):
-            _same_places(trial)
+    route = _fastest(trial, alone, repeats=repeats, decides=bool(seen.decisions))
+    branching = replace(trial, route=route)
+    _neighbors(branching, route)
+    _same_places(branching)
     return route
 
 
-def _repeats(trial: ModelTrial) -> bool:
-    """Whether a row alone has the same loss each time: it draws no random numbers."""
-    return not _watched(trial, take(trial.rows, slice(0, 1)), None).draws
+def _draws(trial: ModelTrial) -> bool:
+    """Whether a row draws random numbers, so that it has another loss each time."""
+    with from_seed(trial.model), observed(row := copied(take(trial.rows, slice(0, 1)))) as watch:
+        trial.loss(call(trial.model, row[0]), row[1])
+    return bool(watch.draws)
 
 
-def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: bool) -> Route:
-    """The fastest route that is right; decides: whether a plain pass looked at values of records."""
-    reason = wiring if isinstance(wiring, str) else "its gradients cannot be told apart by layer"
-    if not isinstance(wiring, str):
-        found = _attempted(trial, wiring, decides=decides)
-        if not isinstance(found, str) and not _stays_in_place(replace(trial, route=found)):
-            found = "it may read another record by an index or a label that trial rows lack"
-        if not isinstance(found, str) and runs_by_layers(trial, found):
+def _fastest(trial: ModelTrial, alone: Alone, *, repeats: bool, decides: bool) -> Route:
+    """The fastest route that is right. repeats: whether a row alone has the same loss each time; decides:
+    whether a plain pass looked at values of records."""
+    wirings, reason = possible_wirings(trial)
+    for wiring in wirings:
+        found = _by_layers(trial, wiring, alone if repeats else None, decides=decides)
+        if isinstance(found, Route):
             return found
-        reason = found if isinstance(found, str) else reason
+        reason = found if reason == NOT_BY_LAYER else reason
     some = take(trial.whole, slice(0, min(4, trial.count)))
     if vmap_is_right(trial, some, alone):  # and in the present mode, with its dropout?
         with contextlib.suppress(*FAILURES):
@@ -213,6 +216,18 @@ def _fastest(trial: ModelTrial, alone: Alone, wiring: Wiring | str, *, decides: 
                 return Route("vmap", reason=reason)
     _own_draws(trial, some, Route("loop"))
     return Route("loop", reason=reason)
+
+
+def _by_layers(trial: ModelTrial, wiring: Wiring, alone: Alone | None, *, decides: bool) -> Route | str:
+    """The route by layers with this wiring, or why not."""
+    if reason := wrong_gradients(trial, wiring, alone):
+        return reason
+    found = _attempted(trial, wiring, decides=decides)
+    if isinstance(found, str):
+        return found
+    if not _stays_in_place(replace(trial, route=found)):
+        return "it may read another record by an index or a label that trial rows lack"
+    return found if credits_rows(trial, found) else NOT_BY_LAYER
 
 
 def _attempted(trial: ModelTrial, wiring: Wiring, *, decides: bool) -> Route | str:
@@ -238,14 +253,14 @@ def _holds(trial: ModelTrial, route: Route) -> bool:
     with contextlib.suppress(Exception):  # whatever is wrong now, a full examination says it
         trial.seeded(trial.whole)  # what a model makes at its first call of this size is made
         state = CodeState(trial.model, trial.loss, copies=True)
+        branching = replace(trial, route=route)
         with _mode_of(trial, route):
-            _unmoved(replace(trial, route=route), trial.whole, other_rows(trial.whole))
+            if not _same_places(branching):
+                before = branching.seeded(trial.whole)
+                _unmoved(branching, trial.whole, before, halves(trial.count)[2:], OTHER_ROWS)
         refuse_change(state)
-        with quiet(trial.model):
-            if _repeats(trial):
-                _same_places(trial)
         if route.kind == "layers":
-            return _steady(trial, route) == route and runs_by_layers(trial, route)
+            return _steady(trial, route) == route and credits_rows(trial, route)
         some = take(trial.whole, slice(0, 4))
         if route.kind == "vmap":
             return _apart_by_vmap(trial, some)
@@ -269,10 +284,9 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
     rest = [trial.one_a_row(take(rows, slice(i, i + 1))) for i in range(len(alone), row_count(rows))]
     if any(one is None for one in rest):
         raise AssumptionError(MIXED)
-    values = [value for value, _ in alone] + [float(one) for one in rest if one is not None]
-    sizes = {len(alone), min(3, len(alone))}
-    batches = [(take(rows, slice(0, size)), 0) for size in sizes]
-    for batch, shift in (*batches, (trial.whole, 0), (_shifted(trial.whole), 1)):
+    values = [row.loss for row in alone] + [float(one) for one in rest if one is not None]
+    few = take(rows, slice(0, FEWER))
+    for batch, shift in ((few, 0), (trial.whole, 0), (_shifted(trial.whole), 1)):
         losses = trial.one_a_row(batch)
         count = row_count(batch)
         wanted = torch.tensor([values[(i - shift) % count % len(values)] for i in range(count)])
@@ -293,14 +307,22 @@ def _close(trial: ModelTrial, losses: Tensor, wanted: Tensor) -> bool:
     return torch.allclose(losses, wanted, relative, absolute, equal_nan=True)
 
 
-def _same_places(trial: ModelTrial) -> None:
-    """In the present mode, of a model that draws nothing: a row gives the same one place further."""
-    for weights in (contextlib.nullcontext(), perturbed(trial.model)):
-        with weights:
-            before = trial.attempted(trial.whole)
-            after = None if before is None else trial.seeded(_shifted(trial.whole))
-        if before is not None and (after is None or not _close(trial, after, before.roll(1))):
-            raise AssumptionError(MIXED)
+def _same_places(trial: ModelTrial) -> bool:
+    """Without dropout: a row gives the same one place further, with other neighbors; False if it draws other
+    random numbers there."""
+    with without_dropout(trial.model):
+        if _draws(trial):
+            return False
+        changed = halves(trial.count)[2]
+        both = trial.whole, _shifted(mixed(trial.whole, changed, OTHER_ROWS[0], 0))
+        with perturbed(trial.model):
+            before, after = map(trial.attempted, both)
+        if before is None:
+            before, after = map(trial.seeded, both)
+    kept = ~changed.roll(1)
+    if before is None or after is None or not _close(trial, after[kept], before.roll(1)[kept]):
+        raise AssumptionError(MIXED)
+    return True
 
 
 def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
@@ -317,38 +339,55 @@ def _why_mixed(trial: ModelTrial, batch: Batch) -> str:
 
 def _neighbors(trial: ModelTrial, route: Route) -> None:
     """In the present mode, from equal random states: change some rows, and look at those in between."""
-    whole, far = trial.whole, route.kind == "layers"
+    splits, far = halves(trial.count), route.kind == "layers"
+    kinds = changes(trial.whole, far=far, absent=True)
     with _mode_of(trial, route):
-        _unmoved(trial, whole, variations(whole, far=far))
+        before = trial.seeded(trial.whole)
+        _unmoved(trial, trial.whole, before, splits[:2], kinds)
         with perturbed(trial.model):
-            if trial.attempted(whole) is not None:
-                _unmoved(trial, whole, variations(whole, far=far))
+            if (moved := trial.attempted(trial.whole)) is not None:
+                _unmoved(trial, trial.whole, moved, splits[2:], changes(trial.whole, far=far))
+                return
+        _unmoved(trial, trial.whole, before, splits[2:], kinds)
 
 
-def _unmoved(trial: ModelTrial, base: Batch, varied: Iterator[tuple[Tensor, Batch]]) -> None:
-    """Raise if a row that is not changed has another loss than in the base."""
+def _unmoved(
+    trial: ModelTrial,
+    base: Batch,
+    before: Tensor | None,
+    splits: Sequence[Tensor],
+    kinds: Sequence[Sequence[Change]],
+) -> None:
+    """Raise if a row that is not changed has another loss than before, in the base."""
     if trial.count < 2:
         return
-    before = trial.seeded(base)
     if before is None:
         raise AssumptionError(MIXED)
-    for changed, batch in varied:
-        try:
-            after = trial.seeded(batch)
-        except SidelightError:
-            raise
-        except Exception:
-            continue  # the model refuses such a row, whoever its neighbors are
-        kept = ~changed
-        if after is None or not torch.allclose(after[kept], before[kept], rtol=1e-6, atol=0, equal_nan=True):
-            raise AssumptionError(MIXED)
+    for number, changed in enumerate(splits):
+        waiting = list(kinds)
+        while waiting:
+            kind = waiting.pop()
+            try:
+                after = trial.seeded(mixed(base, changed, kind, number))
+            except SidelightError:
+                raise
+            except Exception:  # the model refuses such a row, whoever its neighbors are
+                waiting.extend([one] for one in kind if len(kind) > 1)
+                continue
+            if after is None or not _equal(after[~changed], before[~changed]):
+                raise AssumptionError(MIXED)
+
+
+def _equal(after: Tensor, before: Tensor) -> bool:
+    """Whether these are the same losses in two batches of one size."""
+    return torch.allclose(after, before, rtol=1e-6, atol=0, equal_nan=True)
 
 
 def _stays_in_place(trial: ModelTrial) -> bool:
     """Whether rows do not depend on others for integers that no trial row has, if the model takes them."""
     for base in with_integers_beyond(trial.whole):
         try:
-            _unmoved(trial, base, other_rows(base))
+            _unmoved(trial, base, trial.seeded(base), halves(trial.count)[2:], OTHER_ROWS)
         except AssumptionError:
             return False
         except FAILURES:
@@ -359,12 +398,12 @@ def _stays_in_place(trial: ModelTrial) -> bool:
 def _draws_apart(trial: ModelTrial) -> bool:
     """Whether a row does not depend on the random numbers that were drawn for others, nor on its place."""
     before = trial.seeded(trial.whole)
-    for changed, _ in other_rows(trial.whole):
-        with OtherDraws(changed):
+    for changed in halves(trial.count)[:3]:
+        with ChangedDraws(trial.count, changed):
             after = trial.seeded(trial.whole)
         if before is None or after is None or not _close(trial, after[~changed], before[~changed]):
             return False
-    with EqualDraws(trial.count):
+    with ChangedDraws(trial.count):
         here, further = trial.seeded(trial.whole), trial.seeded(_shifted(trial.whole))
     return here is not None and further is not None and _close(trial, further, here.roll(1))
 
@@ -397,7 +436,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
     if seen is None or seen.decisions:
         name = seen.decisions[0] if seen else "of records"
         return f"it decides by values ({_READABLE.get(name.split()[0], name)})"
-    many, few = trial.count, 3 if trial.count != 3 else 2
+    many, few = trial.count, FEWER if trial.count != FEWER else 2
     other = watched(cycled(trial.rows, few))
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"

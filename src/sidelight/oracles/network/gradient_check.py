@@ -8,8 +8,7 @@ perturbed ones, where a branch that begins with a gradient of zero has one.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,14 +16,14 @@ from torch import Tensor, nn
 from sidelight.errors import AssumptionError, SidelightError, first_line
 from sidelight.oracles.network.batches import Batch, call, copied, row_count, take, tensors
 from sidelight.oracles.network.flat import trainable
-from sidelight.oracles.network.layers import Rule, rule_for, stand_in_for
+from sidelight.oracles.network.layers import rule_for, stand_in_for
 from sidelight.oracles.network.outside import (
     graph_leaves,
     refuse_untrained,
     used_outside_modules,
     used_outside_torch_func,
 )
-from sidelight.oracles.network.pieces import Piece, working
+from sidelight.oracles.network.pieces import Piece, exact_length, working
 from sidelight.oracles.network.routes import (
     Capture,
     Gradients,
@@ -44,23 +43,36 @@ from sidelight.oracles.network.trial import (
 from sidelight.oracles.network.trial_rows import cycled, with_integers_beyond
 from sidelight.oracles.network.written_out import by_vmap
 
-__all__ = ["MIXED", "Alone", "each_alone", "no_losses", "right_wiring", "runs_by_layers", "vmap_is_right"]
+__all__ = [
+    "MIXED", "NOT_BY_LAYER", "Alone", "credits_rows", "each_alone", "no_losses", "possible_wirings",
+    "vmap_is_right", "wrong_gradients",
+]  # fmt: skip
 
 MIXED = (
     "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
     "Normalize each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "
     "of sidelight.deep), and keep no statistics of batches"
 )
-Alone: TypeAlias = list[tuple[float, Gradients]]  # loss and gradient of some rows, each by itself
-_ROWS_ALONE = 4
+NOT_BY_LAYER = "its gradients cannot be told apart by layer"
+_ROWS_ALONE, _FEW = 2, 3
+
+
+class RowAlone(NamedTuple):
+    """Loss and gradient of a row in a batch of one, and the leaves of its graph."""
+
+    loss: float
+    gradients: Gradients
+    leaves: list[Tensor]
+
+
+Alone: TypeAlias = list[RowAlone]
 
 
 def each_alone(trial: ModelTrial) -> Alone:
-    """Loss and gradient of some rows, each alone in a batch of one."""
+    """Some rows, each by itself."""
     some = [take(trial.rows, slice(i, i + 1)) for i in range(min(_ROWS_ALONE, row_count(trial.rows)))]
     try:
-        found = [_plain(trial, row) for row in some]
-        leaves = [graph_leaves(trial.losses(row)) for row in some[:2]]
+        found = [_row_alone(trial, row) for row in some]
     except SidelightError:
         raise
     except Exception as error:
@@ -70,7 +82,7 @@ def each_alone(trial: ModelTrial) -> Alone:
             "shape of the private records; if these do not fit, pass a few public rows, as example= or as "
             "validation="
         ) from error
-    if not _finite(found):
+    if not all(_finite(one.gradients) for one in found):
         together = trial.one_a_row(trial.whole)
         if together is not None and bool(together.isfinite().all()):
             raise AssumptionError(MIXED)
@@ -78,16 +90,17 @@ def each_alone(trial: ModelTrial) -> Alone:
             "gradients are not finite on the two rows on which the model was tried. Without public records "
             "these are placeholders: pass a few public rows, as example= or as validation="
         )
-    refuse_untrained(trial.model, trial.loss, leaves)
+    refuse_untrained(trial.model, trial.loss, [one.leaves for one in found])
     return found
 
 
-def _plain(trial: ModelTrial, row: Batch) -> tuple[float, Gradients]:
+def _row_alone(trial: ModelTrial, row: Batch) -> RowAlone:
     with from_seed(trial.model):
         losses = trial.losses(row)
         if not isinstance(losses, Tensor) or losses.shape != (1,):
             raise AssumptionError(no_losses(losses))
-        return float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model))
+        leaves = graph_leaves(losses)
+        return RowAlone(float(losses.detach()), gradients_of(losses.sum(), trainable(trial.model)), leaves)
 
 
 def no_losses(losses: object) -> str:
@@ -106,57 +119,40 @@ def no_losses(losses: object) -> str:
     )
 
 
-def _finite(alone: Alone) -> bool:
-    return all(bool(value.isfinite().all()) for _, gradients in alone for value in gradients.values())
+def _finite(gradients: Gradients) -> bool:
+    return all(bool(value.isfinite().all()) for value in gradients.values())
 
 
 # ---------------------------------------------------------------------------------------------------
 # by layers
 
 
-def right_wiring(trial: ModelTrial, alone: Alone | None) -> Wiring | str:
-    """The wiring by which every row has the gradient that it has alone, or why there is none; None for
-    `alone`: it has none that could be repeated."""
-    reason = "its gradients cannot be told apart by layer"
-    with quiet(trial.model):
-        wirings = _wirings(trial)
-        while True:
-            try:
-                if (wiring := next(wirings, None)) is None:
-                    return reason
-                if _used_outside(trial, wiring):
-                    reason = "it uses a weight outside of the layer that holds it"
-                elif alone is None or _same_as_alone(trial, wiring, alone):
-                    return wiring
-            except SidelightError as error:
-                reason = str(error).split(". ")[0]
-            except FAILURES:
-                continue
+def wrong_gradients(trial: ModelTrial, wiring: Wiring, alone: Alone | None) -> str:
+    """Why a wiring does not give every row the gradient that it has alone; empty if it does.
 
-
-def _used_outside(trial: ModelTrial, wiring: Wiring) -> bool:
-    watched = watched_modules(trial.model, wiring)
-    return used_outside_modules(trial.model, trial.loss, copied(trial.whole), watched, trial.count)
-
-
-def _same_as_alone(trial: ModelTrial, wiring: Wiring, alone: Alone) -> bool:
-    if not _same_gradients(trial, wiring, alone):
-        return False
-    with perturbed(trial.model):
-        try:
-            moved = [_plain(trial, take(trial.rows, slice(i, i + 1))) for i in range(len(alone))]
-        except Exception:  # a variance may be negative there
-            return True
-        return not _finite(moved) or _same_gradients(trial, wiring, moved)
+    alone: None for a model whose rows alone draw other random numbers each time.
+    """
+    try:
+        watched = watched_modules(trial.model, wiring)
+        few = copied(cycled(trial.whole, _FEW))
+        with from_seed(trial.model):
+            if used_outside_modules(trial.model, trial.loss, few, watched, _FEW):
+                return "it uses a weight outside of the layer that holds it"
+        with quiet(trial.model):
+            return "" if alone is None or _same_gradients(trial, wiring, alone) else NOT_BY_LAYER
+    except SidelightError as error:
+        return str(error).split(". ")[0]
+    except FAILURES:
+        return NOT_BY_LAYER
 
 
 def _same_gradients(trial: ModelTrial, wiring: Wiring, alone: Alone) -> bool:
     """Whether every parameter's gradient for a row is that of the row alone."""
     pieces = _pieces(trial, wiring)
-    for i, (_, gradients) in enumerate(alone[: trial.count]):
+    for i, row in enumerate(alone[: trial.count]):
         only = torch.zeros(trial.count)
         only[i] = 1
-        if not _adds_up_to(gradients, pieces, only):
+        if not _adds_up_to(row.gradients, pieces, only):
             return False
     return True
 
@@ -169,8 +165,9 @@ def _pieces(trial: ModelTrial, wiring: Wiring) -> dict[Tensor, Piece]:
     return found
 
 
-def runs_by_layers(trial: ModelTrial, route: Route) -> bool:
-    """Whether passes by layers succeed in the present mode, and credit each row to its record."""
+def credits_rows(trial: ModelTrial, route: Route) -> bool:
+    """Whether passes by layers succeed in the present mode, and credit each row to its record: pieces,
+    weighted at random, add up to the gradient of losses weighted alike."""
     with contextlib.suppress(*FAILURES):
         found = None
         with perturbed(trial.model), contextlib.suppress(Exception):  # a variance may be negative there
@@ -180,8 +177,7 @@ def runs_by_layers(trial: ModelTrial, route: Route) -> bool:
 
 
 def _credits_rows(trial: ModelTrial, route: Route) -> bool | None:
-    """Whether pieces, weighted at random, add up to the gradient of losses weighted alike; None if that is
-    not finite."""
+    """The same at the present weights; None if gradients are not finite."""
     model, count = trial.model, trial.count
     parameters = trainable(model)  # before a capture puts others in their places
     weights = torch.randn(count, generator=torch.Generator().manual_seed(count))
@@ -189,15 +185,12 @@ def _credits_rows(trial: ModelTrial, route: Route) -> bool | None:
     with from_seed(model), capture, route.branching():
         losses = trial.losses(trial.whole)
         plain = gradients_of((losses * weights.to(losses)).sum(), parameters)
-    if not _finite([(0.0, plain)]):
+    if not _finite(plain):
         return None
     with from_seed(model), route.branching():
         pieces = _pieces(trial, route.wiring)
     for piece in pieces.values():
         piece.rows(0, 1)
-    with from_seed(model), route.branching():
-        if _used_outside(trial, route.wiring):
-            return False
     return _adds_up_to(plain, pieces, weights)
 
 
@@ -215,24 +208,30 @@ def _adds_up_to(wanted: Gradients, pieces: dict[Tensor, Piece], weights: Tensor)
 
 def _longest(gradients: Gradients) -> float:
     """The largest norm of a parameter's gradient."""
-    return max(float(g.detach().double().norm()) for g in gradients.values())
+    return max(map(exact_length, gradients.values()))
 
 
 def _close(found: Tensor, expected: Tensor, longest: float) -> bool:
     """Equal to rounding, in proportion to the parameter's gradient or a little of the longest one."""
     tolerance = 0.02 if expected.dtype in (torch.float32, torch.float64) else 0.2
-    off = float((found.double() - expected.double()).norm())
-    return off <= tolerance * (float(expected.double().norm()) + 0.01 * longest)
+    return exact_length(found - expected) <= tolerance * (exact_length(expected) + 0.01 * longest)
 
 
-def _wirings(trial: ModelTrial) -> Iterator[Wiring]:
-    batched = _which_arguments(trial)
-    plain = dict.fromkeys(filter(_starts_with_one, trial.model.modules()), 0)
-    ranks = [{**found, **plain} for found in _ranks(trial)]
-    for number, expanded in enumerate((*ranks, plain)):
-        if expanded and expanded not in ranks[:number]:
-            yield Wiring(batched, expanded)
-    yield Wiring(batched)
+def possible_wirings(trial: ModelTrial) -> tuple[list[Wiring], str]:
+    """Ways in which parameters may be handed out by row, and why there is none."""
+    model = trial.model
+    try:
+        with quiet(model):
+            one, few = _calls(model, take(trial.whole, slice(0, 1))), _calls(model, cycled(trial.whole, _FEW))
+        batched = {module: _rows_of_one(module, one.get(module, []), few[module]) for module in few}
+    except SidelightError as error:
+        return [], str(error).split(". ")[0]
+    except FAILURES:
+        return [], NOT_BY_LAYER
+    plain = dict.fromkeys(filter(_starts_with_one, model.modules()), 0)
+    every = [{**_ranks(few, which), **plain} for which in (0, 1)] + [plain]
+    distinct = [one for number, one in enumerate(every) if one and one not in every[:number]]
+    return [*(Wiring(batched, expanded) for expanded in distinct), Wiring(batched)], NOT_BY_LAYER
 
 
 def _bare(module: nn.Module) -> list[nn.Parameter]:
@@ -245,74 +244,63 @@ def _starts_with_one(module: nn.Module) -> bool:
     return bool(own := _bare(module)) and all(p.dim() > 1 and p.shape[0] == 1 for p in own)
 
 
-def _ranks(trial: ModelTrial) -> tuple[dict[nn.Module, int], dict[nn.Module, int]]:
-    """The dimensions of what modules with bare parameters take, and of what they give."""
-    taken, given = dict[nn.Module, int](), dict[nn.Module, int]()
+class _Call(NamedTuple):
+    """The shapes of what a module takes and gives in one call."""
 
-    def note(module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        for found, tree in ((taken, (args, kwargs)), (given, output)):
-            found[module] = max((x.dim() for x in tensors(tree)), default=0)
-
-    users = [m for m in trial.model.modules() if _bare(m) and not type(m).__module__.startswith("torch.nn")]
-    _call_with_hooks(trial.model, take(trial.whole, slice(0, 2)), users, note)
-    for found in (taken, given):
-        for module in [m for m, rank in found.items() if any(p.dim() >= rank for p in _bare(m))]:
-            del found[module]
-    return taken, given
+    taken: list[torch.Size]
+    given: list[torch.Size]
 
 
-def _call_with_hooks(
-    model: nn.Module, rows: Batch, modules: Sequence[nn.Module], note: Callable[..., None]
-) -> None:
-    handles = [m.register_forward_hook(note, with_kwargs=True) for m in modules]
-    try:
-        with torch.no_grad():
-            call(model, copied(rows)[0])
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _which_arguments(trial: ModelTrial) -> dict[nn.Module, tuple[int, ...]]:
-    """For every watched module: how many rows of each of its arguments belong to one record; 0 for none."""
-    rows = cycled(trial.whole, 2)
-    one, two = _shapes(trial.model, take(rows, slice(0, 1))), _shapes(trial.model, rows)
-    found: dict[nn.Module, tuple[int, ...]] = {}
-    for module, calls in two.items():
-        if len(calls) != len(one.get(module, [])):
-            raise AssumptionError(f"{type(module).__name__} runs more often for two records than for one")
-        counts = {_rows_of_one(a, b, rule_for(module)) for a, b in zip(one[module], calls, strict=True)}
-        if len(counts) > 1:
-            raise AssumptionError(f"{type(module).__name__} is called both with and without records")
-        found[module] = counts.pop()
+def _ranks(calls: dict[nn.Module, list[_Call]], which: int) -> dict[nn.Module, int]:
+    """The dimensions of what modules with bare parameters take (0), or of what they give (1)."""
+    found = dict[nn.Module, int]()
+    for module, several in calls.items():
+        rank = max((len(shape) for shape in several[-1][which]), default=0)
+        bare = [] if type(module).__module__.startswith("torch.nn") else _bare(module)
+        if bare and all(p.dim() < rank for p in bare):
+            found[module] = rank
     return found
 
 
-def _rows_of_one(one: list[torch.Size], two: list[torch.Size], rule: Rule | None) -> tuple[int, ...]:
-    counts = []
-    for a, b in zip(one, two, strict=True):
-        if a == b:
-            counts.append(0)
-        elif b[1:] == a[1:] and b[0] == 2 * a[0]:
-            counts.append(a[0])
-        elif a[1:2] == (1,) and b == (a[0], 2, *a[2:]):
-            counts.append(-1)
-        else:
-            raise AssumptionError("a layer's input must have the records in its first or second dimension")
-    if min(counts, default=0) < 0 and (len(counts) > 1 or rule is None):
-        raise AssumptionError("a layer without a rule must have the records in its first dimension")
-    return tuple(counts)
-
-
-def _shapes(model: nn.Module, rows: Batch) -> dict[nn.Module, list[list[torch.Size]]]:
-    shapes: dict[nn.Module, list[list[torch.Size]]] = {}
+def _calls(model: nn.Module, rows: Batch) -> dict[nn.Module, list[_Call]]:
+    """The calls of the modules that hold parameters."""
+    found: dict[nn.Module, list[_Call]] = {}
 
     def note(module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        shapes.setdefault(module, []).append([x.shape for x in tensors((args, kwargs))])
+        shapes = _Call([x.shape for x in tensors((args, kwargs))], [x.shape for x in tensors(output)])
+        found.setdefault(module, []).append(shapes)
 
-    watched = [m for m in model.modules() if own_parameters(m) and stand_in_for(m) is None]
-    _call_with_hooks(model, rows, watched, note)
-    return shapes
+    with from_seed(model), torch.no_grad(), contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if own_parameters(module) and stand_in_for(module) is None:
+                stack.callback(module.register_forward_hook(note, with_kwargs=True).remove)
+        call(model, copied(rows)[0])
+    return found
+
+
+def _rows_of_one(module: nn.Module, one: list[_Call], few: list[_Call]) -> tuple[int, ...]:
+    """How many rows of each of a module's arguments belong to one record: 0 for none, and below 0 if they are
+    in the second dimension."""
+    name, rule = type(module).__name__, rule_for(module)
+    if len(one) != len(few):
+        raise AssumptionError(f"{name} runs more often for several records than for one")
+    counts = {tuple(map(_row_count, a.taken, b.taken)) for a, b in zip(one, few, strict=True)}
+    if len(counts) > 1:
+        raise AssumptionError(f"{name} is called both with and without records")
+    found = counts.pop()
+    if min(found, default=0) < 0 and (len(found) > 1 or rule is None):
+        raise AssumptionError("a layer without a rule must have the records in its first dimension")
+    return found
+
+
+def _row_count(one: torch.Size, few: torch.Size) -> int:
+    if one == few:
+        return 0
+    if few[1:] == one[1:] and few[0] == _FEW * one[0]:
+        return one[0]
+    if one[1:2] == (1,) and few == (one[0], _FEW, *one[2:]):
+        return -1
+    raise AssumptionError("a layer's input must have the records in its first or second dimension")
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -324,7 +312,7 @@ def vmap_is_right(trial: ModelTrial, some: Batch, alone: Alone) -> bool:
     with quiet(trial.model), contextlib.suppress(*FAILURES):
         with from_seed(trial.model):
             found = by_vmap(trial.model, trial.loss, copied(some), row_count(some), randomness="same")
-        each = [(i, gradients, _longest(gradients)) for i, (_, gradients) in enumerate(alone)]
+        each = [(i, one.gradients, _longest(one.gradients)) for i, one in enumerate(alone)]
         right = all(
             _close(found[p][i], gradients[p].reshape(-1), longest)
             for i, gradients, longest in each[: row_count(some)]
@@ -345,7 +333,7 @@ def _fails_alike(trial: ModelTrial, rows: Batch) -> bool:
     except FAILURES:
         return True
     try:
-        _plain(trial, take(rows, slice(0, 1)))
+        _row_alone(trial, take(rows, slice(0, 1)))
     except FAILURES:
         return False
     return True

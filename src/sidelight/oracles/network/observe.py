@@ -34,7 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sidelight.oracles.network.batches import tensors
 
-__all__ = ["EqualDraws", "OperationWatch", "OtherDraws", "observed"]
+__all__ = ["ChangedDraws", "OperationWatch", "observed"]
 
 # They look at the form of a tensor, and not at its values.
 _FORM_ONLY = frozenset((
@@ -199,12 +199,13 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.reseeded = True
 
 
-class OtherDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Some of the rows draw other random numbers; those in between, and all that follows, the same ones."""
+class ChangedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Some rows draw other random numbers, those in between and all that follows the same ones; or, if no
+    rows are given, every row draws those of the first."""
 
-    def __init__(self, rows: Tensor) -> None:
+    def __init__(self, count: int, rows: Tensor | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rows = rows
+        self._count, self._rows = count, rows
 
     def __torch_dispatch__(
         self,
@@ -214,46 +215,27 @@ class OtherDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, object] | None = None,
     ) -> object:
         output = func(*args, **(kwargs or {}))
-        drawn = _tensors(output) if _draws(func, args, kwargs or {}) else []
-        if drawn:
-            first = [x.clone() for x in drawn]
+        if not (drawn := _tensors(output) if _draws(func, args, kwargs or {}) else []):
+            return output
+        first, others = [x.clone() for x in drawn], drawn
+        if self._rows is not None:
             state = torch.default_generator.get_state()
-            again = [x.clone() for x in _tensors(func(*args, **(kwargs or {})))]
+            others = [x.clone() for x in _tensors(func(*args, **(kwargs or {})))]
             torch.default_generator.set_state(state)
-            for x, one, other in zip(drawn, first, again, strict=True):
-                x.copy_(self._mixed(one, other))
+        for x, one, other in zip(drawn, first, others, strict=True):
+            x.copy_(self._changed(one, other))
         return output
 
-    def _mixed(self, one: Tensor, other: Tensor) -> Tensor:
+    def _changed(self, one: Tensor, other: Tensor) -> Tensor:
         """Numbers of rows by the dimension that has one entry, or several, for each."""
-        dim = _row_dimension(one, len(self._rows))
+        dim = _row_dimension(one, self._count)
         if dim is None:
             return one
-        rows = self._rows.to(one.device).repeat_interleave(one.shape[dim] // len(self._rows))
+        each = one.shape[dim] // self._count
+        if self._rows is None:
+            return one.index_select(dim, torch.arange(one.shape[dim], device=one.device) % each)
+        rows = self._rows.to(one.device).repeat_interleave(each)
         return torch.where(rows.view(-1, *[1] * (one.dim() - dim - 1)), other, one)
-
-
-class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Every row draws the same random numbers: those of the first."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._count = count
-
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        output = func(*args, **(kwargs or {}))
-        for x in _tensors(output) if _draws(func, args, kwargs or {}) else []:
-            if (dim := _row_dimension(x, self._count)) is not None:
-                each = x.shape[dim] // self._count
-                places = torch.arange(x.shape[dim], device=x.device) % each
-                x.copy_(x.index_select(dim, places))
-        return output
 
 
 def _row_dimension(x: Tensor, count: int) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -104,11 +105,12 @@ class ModelTrial:
             return self.one_a_row(batch)
 
     def attempted(self, batch: Batch) -> Tensor | None:
-        """The same, None if the model fails; at perturbed weights a variance may be negative."""
+        """The same, None if the model fails or gives no numbers, as by a variance below zero."""
         try:
-            return self.seeded(batch)
+            losses = self.seeded(batch)
         except Exception:
             return None
+        return losses if losses is not None and bool(losses.isfinite().all()) else None
 
 
 @contextlib.contextmanager
@@ -125,7 +127,7 @@ def perturbed(model: nn.Module) -> Iterator[None]:
             some = torch.randn(min(x.numel(), _DRAWN), generator=source)  # and over again: draws take long
             noise = some.repeat(-(-x.numel() // _DRAWN))[: x.numel()].view(x.shape).to(x)
             if isinstance(x, nn.Parameter):
-                size = float(x.detach().double().square().mean().sqrt())
+                size = float(torch.linalg.vector_norm(x.detach())) / math.sqrt(x.numel())
                 least = 0.3 / math.sqrt(x.numel() / x.shape[0]) if x.dim() > 1 else 0.1
                 x.data.add_(noise, alpha=max(0.5 * size, least))
             else:  # a variance stays positive, a mask a mask
@@ -192,7 +194,12 @@ def from_seed(model: nn.Module, seed: int = SEED) -> Iterator[None]:
 
 
 def eagerly() -> contextlib.AbstractContextManager[None]:
-    """Compiled modules and functions run as they are written, so that their layers can be watched."""
+    """Compiled modules and functions run as they are written, so that their layers can be watched.
+
+    Nothing is compiled where nobody has imported the compiler, which takes a second.
+    """
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return stance
 

@@ -5,8 +5,8 @@ They are repeated until there are as many as a pass has, and changed in every wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,14 +15,9 @@ from torch.utils._pytree import tree_map
 from sidelight.oracles.network.batches import Batch, each_tensor, row_count, take, tensors
 
 __all__ = [
-    "chosen",
-    "cycled",
-    "distinct_rows",
-    "only_row",
-    "other_rows",
-    "variations",
+    "OTHER_ROWS", "Change", "changes", "chosen", "cycled", "distinct_rows", "halves", "mixed", "only_row",
     "with_integers_beyond",
-]
+]  # fmt: skip
 
 _Tree = TypeVar("_Tree")
 _MOST = 8  # different rows in a trial
@@ -64,19 +59,35 @@ def only_row(rows: Batch, row: int, count: int) -> Batch:
     return cycled(take(rows, slice(row, row + 1)), count)
 
 
-def variations(whole: Batch, *, far: bool) -> Iterator[tuple[Tensor, Batch]]:
-    """Batches in which some rows are others, near or also far: which ones, and the batch.
+Change: TypeAlias = Callable[[Batch], Batch]  # rows as a neighbor may have them
+
+
+def changes(whole: Batch, *, far: bool, absent: bool = False) -> list[list[Change]]:
+    """How rows may be others, in groups that one batch can show.
 
     far: also numbers that no data holds. Where records are taken alone, a model may do with these what it
-    likes. Whole numbers, as of words, are not scaled.
+    likes. Whole numbers, as of words, are not scaled. absent: also labels that the batch lacks.
     """
-    beyond = (_scaled(1e10), _scaled(1e30)) if far else ()
-    scaled = (_scaled(-1e3), *beyond, _scaled(torch.nan))
-    numbers = any(x.is_floating_point() for x in tensors(whole))
-    labels = (_labeled(None), _labeled(-100)) if _has_integers(whole[1]) else ()  # ignored ones too
-    for changed in _halves(row_count(whole)):
-        for change in (_another, _other_target, *labels, *(scaled if numbers else ())):
-            yield changed, chosen(change(whole), whole, changed)
+    scaled = [-1e3, *((1e10, 1e30) if far else ()), torch.nan]
+    more = map(_scaled, scaled if any(x.is_floating_point() for x in tensors(whole)) else ())
+    ways: list[Change] = [_another, _other_target, *more]
+    groups, labels = [ways[:3], ways[3:]], _has_integers(whole[1])
+    if labels:
+        groups[1].append(_labeled(-100))  # ignored ones
+    if labels and absent:
+        groups.append([_labeled(None)])
+    if row_count(whole) < 4:  # too few rows to show several at once
+        groups = [[one] for group in groups for one in group]
+    return [group for group in groups if group]
+
+
+def mixed(whole: Batch, changed: Tensor, kind: Sequence[Change], turn: int) -> Batch:
+    """A batch in which some rows are changed: in all of these ways in turn, and on from there next turn."""
+    batch, places = whole, changed.nonzero().flatten()
+    for number, change in enumerate(kind):
+        these = places[(number - turn * len(places)) % len(kind) :: len(kind)]
+        batch = chosen(change(whole), batch, torch.zeros_like(changed).index_fill_(0, these, True))
+    return batch
 
 
 def with_integers_beyond(whole: Batch) -> Iterator[Batch]:
@@ -89,16 +100,11 @@ def with_integers_beyond(whole: Batch) -> Iterator[Batch]:
         yield chosen(beyond, whole, torch.arange(count) < (count + 1) // 2)
 
 
-def other_rows(whole: Batch) -> Iterator[tuple[Tensor, Batch]]:
-    """Batches in which some rows are other rows: which ones, and the batch."""
-    for changed in _halves(row_count(whole)):
-        yield changed, chosen(_another(whole), whole, changed)
-
-
-def _halves(count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Half of the rows: even ones, odd ones, and some by chance."""
-    some = torch.rand(count, generator=torch.Generator().manual_seed(count)) < 0.5
-    return torch.arange(count) % 2 == 0, torch.arange(count) % 2 == 1, some
+def halves(count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Half of the rows: even ones, odd ones, some by chance, and the rest."""
+    even = torch.arange(count) % 2 == 0
+    some = even[torch.randperm(count, generator=torch.Generator().manual_seed(count))]
+    return even, ~even, some, ~some
 
 
 def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
@@ -115,6 +121,9 @@ def chosen(first: Batch, second: Batch, rows: Tensor) -> Batch:
 
 def _another(whole: _Tree) -> _Tree:
     return each_tensor(whole, lambda x: x.roll(1, 0))
+
+
+OTHER_ROWS: list[list[Change]] = [[_another]]
 
 
 def _other_target(whole: Batch) -> Batch:
