@@ -63,19 +63,19 @@ Change: TypeAlias = Callable[[Batch], Batch]  # rows as a neighbor may have them
 
 
 def changes(whole: Batch, *, far: bool, absent: bool = False) -> list[list[Change]]:
-    """How rows may be others, in groups that one batch can show.
+    """How rows may be others, in groups that one batch can show: a NaN may hide what a large number does.
 
     far: also numbers that no data holds. Where records are taken alone, a model may do with these what it
     likes. Whole numbers, as of words, are not scaled. absent: also labels that the batch lacks.
     """
-    scaled = [-1e3, *((1e10, 1e30) if far else ()), torch.nan]
-    more = map(_scaled, scaled if any(x.is_floating_point() for x in tensors(whole)) else ())
-    ways: list[Change] = [_another, _other_target, *more]
-    groups, labels = [ways[:3], ways[3:]], _has_integers(whole[1])
+    near: list[Change] = [_another, _other_target]
+    large, missing, labels = list[Change](), list[Change](), _has_integers(whole[1])
+    if any(x.is_floating_point() for x in tensors(whole)):
+        near, missing = [*near, _scaled(-1e3)], [_scaled(torch.nan)]
+        large = [_scaled(1e10), _scaled(1e30)] if far else []
     if labels:
-        groups[1].append(_labeled(-100))  # ignored ones
-    if labels and absent:
-        groups.append([_labeled(None)])
+        missing.append(_labeled(-100))  # ignored ones
+    groups = [near, large, missing, [_labeled(None)] if labels and absent else []]
     if row_count(whole) < 4:  # too few rows to show several at once
         groups = [[one] for group in groups for one in group]
     return [group for group in groups if group]
