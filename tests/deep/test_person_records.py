@@ -232,8 +232,9 @@ def test_public_records_that_are_trained_on_are_persons_of_their_own() -> None:
 
 def test_auto_plans_for_persons() -> None:
     trainer = Trainer(mlp(), loss, epsilon=3, unit="patient", steps=5, random_state=1)
-    trainer.fit(blobs(90, 1), blobs(40, 2), persons=torch.from_numpy(CODES))
-    assert trainer.privacy_.unit == "patient" and trainer.privacy_.details["private_records"] == PERSONS
+    trainer.fit(blobs(90, 1), persons=torch.from_numpy(CODES))
+    assert trainer.privacy_.method == "auto" and trainer.privacy_.unit == "patient"
+    assert trainer.privacy_.details["private_records"] == PERSONS
 
 
 def test_a_resumed_run_is_bound_to_its_persons(tmp_path: Path) -> None:
