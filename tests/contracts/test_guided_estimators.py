@@ -4,18 +4,15 @@ A fit is recorded at the doors, and replayed on its neighbors with the values th
 sum moves by more than its sensitivity, and nothing else differs: model, history, statement, warnings.
 """
 
-import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.contracts import fit_replay
 from tests.private_values import value_of
 
 from sidelight import PrivateClassifier, PrivateRegressor
-from sidelight.audit import replay as promises
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE
-from sidelight.audit.tape import Tape, listening
 from sidelight.data import guide
 from sidelight.methods.paid_comparison import _Judge
 from sidelight.privacy import accountants, events
@@ -47,39 +44,8 @@ def table(n: int, seed: int, problem: str) -> tuple[np.ndarray, np.ndarray]:
 def estimator(problem: str, relation: str) -> Any:
     common = {"epsilon": EPSILON, "delta": DELTA, "relation": relation, "random_state": 0}
     if problem == "regression":
-        return PrivateRegressor(**{"epsilon": 1.0, **common})
-    return PrivateClassifier(
-        **{"epsilon": 1.0, **common}, loss="square" if problem == "square loss" else None
-    )
-
-
-@dataclass
-class Recorded:
-    tape: Tape
-    model: Any
-    outside: dict[str, Any]
-
-
-def recorded(
-    problem: str, relation: str, X: np.ndarray, y: np.ndarray, *, like: Recorded | None = None
-) -> Recorded:
-    Xp, yp = table(120, 1, problem)
-    new, _ = table(50, 2, problem)
-    with (
-        listening(like=None if like is None else like.tape) as tape,
-        warnings.catch_warnings(record=True) as w,
-    ):
-        warnings.simplefilter("always")
-        model = estimator(problem, relation).fit(X, y, Xp, yp)
-    outside = {
-        "predictions": model.predict(new),
-        "coef": model.coef_,
-        "history": model.history_,
-        "statement": model.privacy_.to_dict(),
-        "scale": getattr(model, "probability_scale_", None),
-        "warnings": [str(one.message) for one in w],
-    }
-    return Recorded(tape, model, outside)
+        return PrivateRegressor(**common)
+    return PrivateClassifier(**common, loss="square" if problem == "square loss" else None)
 
 
 def neighbors(problem: str, relation: str) -> tuple[tuple[np.ndarray, np.ndarray], list[Any]]:
@@ -96,19 +62,12 @@ def neighbors(problem: str, relation: str) -> tuple[tuple[np.ndarray, np.ndarray
     return (X, y), others
 
 
-def check(problem: str, relation: str) -> tuple[Recorded, float]:
+def check(problem: str, relation: str) -> tuple[fit_replay.Recorded, float]:
+    def fit(X: Any, y: Any) -> Any:
+        return estimator(problem, relation).fit(X, y, *table(120, 1, problem))
+
     base, others = neighbors(problem, relation)
-    run = recorded(problem, relation, *base)
-    moved = 0.0
-    for Z, t in others:
-        other = recorded(problem, relation, Z, t, like=run)
-        assert len(other.tape.calls) == len(run.tape.calls), "the number of releases depends on a record"
-        found = promises.within_sensitivity(run.tape, other.tape)
-        assert not found, "; ".join(map(str, found))
-        found = promises.nothing_outside(run.outside, other.outside)
-        assert not found, "; ".join(map(str, found))
-        moved = max(moved, promises.largest_share(run.tape, other.tape))
-    return run, moved
+    return fit_replay.check(fit, base, others, table(50, 2, problem)[0])
 
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])

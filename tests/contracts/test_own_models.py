@@ -6,18 +6,16 @@ that it released. No private sum moves by more than its sensitivity, and nothing
 
 import sys
 import warnings
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from tests.contracts import fit_replay
 
 from sidelight import PrivateClassifier, PrivateRegressor
-from sidelight.audit import replay as promises
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE
-from sidelight.audit.tape import Tape, listening
 from sidelight.data import own_model
 
 pytestmark = pytest.mark.usefixtures("same_noise")
@@ -87,38 +85,9 @@ class ClumsyClassifier(ClassifierMixin, Clumsy):  # type: ignore[misc]
 def estimator(problem: str, relation: str) -> Any:
     common = {"epsilon": EPSILON, "delta": DELTA, "relation": relation, "random_state": 0}
     if problem in ("regression", "a frame"):
-        return PrivateRegressor(**{"epsilon": 1.0, **common}, public_model=ClumsyRegressor().fit(None, None))
+        return PrivateRegressor(**common, public_model=ClumsyRegressor().fit(None, None))
     classes = (0.0, 1.0, 2.0) if problem == "three classes" else (1.0, 0.0)
-    return PrivateClassifier(
-        **{"epsilon": 1.0, **common}, public_model=ClumsyClassifier(classes).fit(None, None)
-    )
-
-
-@dataclass
-class Recorded:
-    tape: Tape
-    model: Any
-    outside: dict[str, Any]
-
-
-def recorded(problem: str, relation: str, X: Any, y: np.ndarray, *, like: Recorded | None = None) -> Recorded:
-    Xp, yp = table(120, 1, problem)
-    new, _ = table(50, 2, problem)
-    with (
-        listening(like=None if like is None else like.tape) as tape,
-        warnings.catch_warnings(record=True) as w,
-    ):
-        warnings.simplefilter("always")
-        model = estimator(problem, relation).fit(X, y, Xp, yp)
-    outside = {
-        "predictions": model.predict(new),
-        "coef": model.coef_,
-        "history": model.history_,
-        "statement": model.privacy_.to_dict(),
-        "scale": getattr(model, "probability_scale_", None),
-        "warnings": [str(one.message) for one in w],
-    }
-    return Recorded(tape, model, outside)
+    return PrivateClassifier(**common, public_model=ClumsyClassifier(classes).fit(None, None))
 
 
 HOSTILE = [
@@ -147,19 +116,12 @@ def neighbors(problem: str, relation: str) -> tuple[tuple[Any, np.ndarray], list
     return (X, y), others
 
 
-def check(problem: str, relation: str) -> tuple[Recorded, float]:
+def check(problem: str, relation: str) -> tuple[fit_replay.Recorded, float]:
+    def fit(X: Any, y: Any) -> Any:
+        return estimator(problem, relation).fit(X, y, *table(120, 1, problem))
+
     base, others = neighbors(problem, relation)
-    run = recorded(problem, relation, *base)
-    moved = 0.0
-    for Z, t in others:
-        other = recorded(problem, relation, Z, t, like=run)
-        assert len(other.tape.calls) == len(run.tape.calls), "the number of releases depends on a record"
-        found = promises.within_sensitivity(run.tape, other.tape)
-        assert not found, "; ".join(map(str, found))
-        found = promises.nothing_outside(run.outside, other.outside)
-        assert not found, "; ".join(map(str, found))
-        moved = max(moved, promises.largest_share(run.tape, other.tape))
-    return run, moved
+    return fit_replay.check(fit, base, others, table(50, 2, problem)[0])
 
 
 @pytest.mark.parametrize("relation", [ADD_REMOVE, REPLACE])
