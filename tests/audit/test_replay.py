@@ -14,7 +14,7 @@ from sidelight.audit.subjects import scene
 from sidelight.audit.suite import SuitePlan, linear, subjects
 from sidelight.audit.tape import RecordedCall, Tape, listening
 from sidelight.errors import InputError
-from sidelight.methods import recipe as loop_module
+from sidelight.methods import part_kinds, recipe
 from sidelight.methods.declare import METHODS
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.privacy import release as doors
@@ -84,7 +84,7 @@ def test_too_little_noise_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         return noisy - 0.3 * (noisy - doors.Released(value_of(total), token=doors._RELEASE_TOKEN))
 
     monkeypatch.setattr(doors, "release", quiet)
-    monkeypatch.setattr(loop_module, "release", quiet)
+    monkeypatch.setattr(part_kinds, "release", quiet)
     result = replay_neighbors(dp_sgd(steps=4), seeds=1)
     assert [f.promise for f in result.findings] == ["the noise drawn is the noise accounted"]
     assert float(result.findings[0].seen.split()[0]) == pytest.approx(0.7, abs=0.03)
@@ -98,30 +98,30 @@ def test_noise_before_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         return honest(total, noise=noise, **options)
 
     monkeypatch.setattr(doors, "release", eager)
-    monkeypatch.setattr(loop_module, "release", eager)
+    monkeypatch.setattr(part_kinds, "release", eager)
     result = replay_neighbors(dp_sgd(steps=4), seeds=1)
     assert "the charge comes before the noise" in [f.promise for f in result.findings]
 
 
 def test_doors_are_as_they_were_after_an_audit() -> None:
-    before = (doors.release, loop_module.release, loop_module.Loop.step)
+    before = (doors.release, part_kinds.release, recipe.Loop.step)
     with pytest.raises(RuntimeError), listening():
-        assert loop_module.release is not before[1]
+        assert part_kinds.release is not before[1]
         raise RuntimeError
     replay_neighbors(dp_sgd(steps=2), seeds=1)
-    assert (doors.release, loop_module.release, loop_module.Loop.step) == before
+    assert (doors.release, part_kinds.release, recipe.Loop.step) == before
 
 
 def test_a_door_that_was_replaced_for_a_while_is_tapped_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an earlier listening found says nothing about where the doors are now."""
-    honest = loop_module.release
+    honest = part_kinds.release
     monkeypatch.setitem(sys.modules, "of_a_test", ModuleType("of_a_test"))  # one more: search again
     with monkeypatch.context() as planted:
-        planted.setattr(loop_module, "release", lambda *_, **__: None)
+        planted.setattr(part_kinds, "release", lambda *_, **__: None)
         with listening():
             pass
     with listening():
-        assert loop_module.release is not honest
+        assert part_kinds.release is not honest
 
 
 def test_a_method_that_claims_nothing_is_not_refuted() -> None:

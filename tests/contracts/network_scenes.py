@@ -171,7 +171,7 @@ def record(case: Case, data: Data, relation: Relation, *, like: Tape | None = No
         observers=[observer], **options,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sidelight.methods.recipe.release", tape)
+        patch.setattr("sidelight.methods.part_kinds.release", tape)
         patch.setattr("sidelight.deep.fit.release", tape)
         if case.checked is not None:
             patch.setattr(HealthCheck, "plan", lambda *_, **__: plan)

@@ -226,7 +226,7 @@ def removed(
     tapes: list[Tape] = []
     for batch in (places, places[1:]):
         tape = Tape(tapes[0] if tapes else None)
-        monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+        monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
         monkeypatch.setattr(
             "sidelight.privacy.events.Poisson.indices", lambda *_, batch=batch: torch.tensor(batch).numpy()
         )

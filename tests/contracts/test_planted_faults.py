@@ -12,7 +12,7 @@ from tests.contracts.neighbors import value_of
 
 from sidelight.audit.subjects import ADD_REMOVE, REPLACE, neighboring, scene
 from sidelight.errors import BudgetExceeded, PrivacyConditionError
-from sidelight.methods import recipe as loop_module
+from sidelight.methods import part_kinds as loop_module
 from sidelight.methods.adadps import adadps
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd

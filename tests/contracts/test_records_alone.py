@@ -65,7 +65,7 @@ def private_sum(
 ) -> Tensor:
     """What one full step would release, before its noise."""
     tape = Tape()
-    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
     chosen: dict[str, Any] = {"loss": nn.CrossEntropyLoss(), "random_state": 3, **options}
     loss = chosen.pop("loss")
     Trainer(

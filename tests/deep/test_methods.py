@@ -99,7 +99,7 @@ def test_a_projection_has_as_many_coordinates_of_noise_as_its_rank(monkeypatch: 
     from tests.deep.networks import Tape
 
     tape = Tape()
-    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
     train(adamix(rank=5), steps=2, warm_up=PublicTraining(5))
     assert [len(total) for total in tape.sums] == [5, 5]
 
@@ -108,7 +108,7 @@ def test_the_last_layer_alone_is_projected(monkeypatch: pytest.MonkeyPatch) -> N
     from tests.deep.networks import Tape
 
     tape = Tape()
-    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
     train(adamix().with_parts(metric=LastLayer(5)), steps=2, warm_up=PublicTraining(5))
     assert [len(total) for total in tape.sums] == [30 + 5, 30 + 5]  # 30 before, and 21 in the last layer
     model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 9))

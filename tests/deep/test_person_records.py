@@ -158,7 +158,7 @@ def trained(data: Any, persons: Any = CODES, **options: Any) -> tuple[Tape, Trai
     }  # fmt: skip
     trainer = Trainer(mlp(dtype=torch.float64), loss, **given)
     with pytest.MonkeyPatch.context() as patch, same_noise():
-        patch.setattr("sidelight.methods.recipe.release", tape)
+        patch.setattr("sidelight.methods.part_kinds.release", tape)
         trainer.fit(data, persons=persons)
     return tape, trainer
 
@@ -303,7 +303,7 @@ def test_a_step_takes_rows_of_persons() -> None:
     assert step.sample() is None
     public = blobs(20, 2, torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sidelight.methods.recipe.release", tape)
+        patch.setattr("sidelight.methods.part_kinds.release", tape)
         step(data, public, persons=CODES)
     origin = gradients(model, public).mean(0)
     torch.testing.assert_close(

@@ -86,7 +86,7 @@ def charged(**options: Any) -> tuple[Trainer, Ledger]:
 
 def sum_over(monkeypatch: pytest.MonkeyPatch, records: list[Any], public: Any, workers: int) -> Tensor:
     tape = Tape()
-    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
     made = trainer(
         Pooled(), method=dp_sgd(clip_norm=1.0), steps=1, loading=Loading(collate=pad, workers=workers),
         epsilon=100.0,
@@ -154,7 +154,7 @@ def test_a_strange_record_is_as_if_it_were_not_there(
     sums = []
     for changed in (False, True):
         tape = Tape()
-        monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+        monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
         items, fails = pairs(), ()
         if changed:
             items.insert(place, STRANGE.get(strange))
@@ -174,7 +174,7 @@ def test_an_augmentation_that_fails_on_a_record_leaves_it_out(monkeypatch: pytes
     sums = []
     for extra in ((), ((torch.full((4,), 1e7), Y[0]),)):
         tape = Tape()
-        monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+        monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
         data = [*pairs(), *extra]
         made = trainer(steps=1, epsilon=100.0, augment=fails, augmentations=2)
         made.fit((torch.stack([x for x, _ in data]), torch.stack([y for _, y in data])))

@@ -500,7 +500,7 @@ def record(
 ) -> Any:
     tape = Tape(like)
     model = mlp(dtype=torch.float64)
-    monkeypatch.setattr("sidelight.methods.recipe.release", tape)
+    monkeypatch.setattr("sidelight.methods.part_kinds.release", tape)
     monkeypatch.setattr("sidelight.privacy.events.Poisson.indices", lambda *_: torch.tensor(batch).numpy())
     private, public = blobs(40, 1, torch.float64), blobs(30, 2, torch.float64)
     # The record in question is far out, and labeled wrongly.

@@ -60,10 +60,10 @@ class Residuals:
         self._X = dense(task.public.X) if public else np.zeros((0, task.p))
         self._y = task.public.y if public else np.zeros(0)
 
-    def released(self, w: Floats, z: float, release: Releases) -> Floats:
+    def released(self, w: Floats, z: float, releases: Releases) -> Floats:
         """b of a round: the private sum with noise, the public one, and the pull of the task's ridge."""
         downhill = self._oracle.clipped_sum(w, clip=self._clip, relation=self._relation)  # half the squares'
-        noisy = release(downhill, z, "products with residuals")[0]
+        noisy = releases(downhill, z, "products with residuals")[0]
         return np.asarray(self._X.T @ (self._y - self._X @ w) - noisy - self._ridge * w)
 
     @property
