@@ -229,7 +229,8 @@ def release_correlated(
     value = finite(total._value)
     about = ("release correlated", repr(event), correlation.step, float(std))
     own = noise.bound(*about, value) if noise.repeatable else noise
-    noisy = correlation.draw(value, own) * std
+    noisy = correlation.draw(value, own)
+    noisy *= std
     noisy += value
     return Released(noisy, token=_RELEASE_TOKEN)
 
