@@ -44,12 +44,6 @@ def text_frame() -> Any:
     return frame
 
 
-def objects(value: Any) -> Any:
-    array = X.astype(object)
-    array[0, 0] = value
-    return array
-
-
 def named(columns: list[str], rows: Any = X_PUBLIC) -> Any:
     return pandas.DataFrame(rows, columns=columns)
 
@@ -210,26 +204,6 @@ def test_refusals_cost_nothing() -> None:
 # what is not refused, because an error would tell
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, -1e300, 5e-324])
-@pytest.mark.parametrize("as_sparse", [False, True])
-def test_no_private_value_makes_a_fit_fail(value: float, as_sparse: bool) -> None:
-    changed, targets = X.copy(), TARGETS.copy()
-    changed[5, 1] = changed[6] = targets[7] = value
-    table = sp.csr_array(changed) if as_sparse else changed
-    for model in (classify(table, Y)(), regress(table, targets)()):
-        assert np.isfinite(model.coef_).all() and np.isfinite(model.intercept_).all()
-        assert model.privacy_.epsilon <= 1 + 1e-6
-
-
-@pytest.mark.parametrize("form", [lambda some: some + 0j, lambda some: some.astype(str)])
-def test_no_type_of_a_private_array_makes_a_fit_fail(form: Callable[[Any], Any]) -> None:
-    """One complex value, or one text, gives all of them its type."""
-    expected = classify(X, Y)().coef_
-    np.testing.assert_array_equal(classify(form(X), form(Y))().coef_, expected)
-    np.testing.assert_array_equal(regress(form(X), form(TARGETS))().coef_, regress(X, TARGETS)().coef_)
-    assert np.isfinite(classify(np.full(X.shape, WORD), np.full(N, WORD))().coef_).all()
-
-
 @pytest.mark.parametrize("label", [np.nan, np.inf, -1, 7, 0.5])
 def test_no_private_label_makes_a_fit_fail(label: float) -> None:
     labels = Y.astype(float)
@@ -238,20 +212,6 @@ def test_no_private_label_makes_a_fit_fail(label: float) -> None:
     assert model.classes_.tolist() == [0, 1]
     everyone = classify(X, np.full(N, label))()
     assert everyone.privacy_.to_dict()["details"]["private_records"] == N
-
-
-@pytest.mark.parametrize("label", [None, [1], {"a": 1}, 3, float("nan"), "perhaps"])
-def test_private_labels_of_any_kind_among_objects(label: Any) -> None:
-    labels = np.where(Y > 0, "yes", "no").astype(object)
-    labels[3] = label
-    model = classify(X, labels, classes=["no", "yes"])()
-    assert model.classes_.tolist() == ["no", "yes"]
-
-
-@pytest.mark.parametrize("value", [SECRET, WORD, None, [1, 2], 10**5000, 1j], ids=lambda v: type(v).__name__)
-def test_private_numbers_of_any_kind_among_objects(value: Any) -> None:
-    for table in (objects(value), objects(value).tolist()):
-        assert np.isfinite(classify(table, Y)().coef_).all()
 
 
 @pytest.mark.parametrize("n", [1, 2])

@@ -105,15 +105,6 @@ MISMATCHES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("how", MISMATCHES)
-@BOTH
-def test_the_type_of_the_private_column_does_not_matter(library: str, how: str) -> None:
-    expected = fitted(library)
-    X, y = split(MISMATCHES[how](PRIVATE), library)
-    model = classifier().fit(X, y, *split(PUBLIC, library))
-    np.testing.assert_array_equal(model.coef_, expected.coef_)
-
-
 def test_a_private_column_of_gaps_alone_is_missing_whatever_pandas_calls_it() -> None:
     """With one value in it, it would be of objects: so its type must not decide."""
     models = []
@@ -177,16 +168,6 @@ def test_a_regression_of_numbers_gives_the_model_of_fit_tables() -> None:
     X, Xp, new = (frame.drop(columns="age") for frame in (private, public, NEW[names]))
     model = PrivateRegressor(epsilon=2.0, random_state=0).fit(X, private.age, Xp, public.age)
     np.testing.assert_array_equal(model.predict(new), expected.predict(new))
-
-
-def test_types_of_private_columns_have_no_say() -> None:
-    """One odd private cell makes objects of a column of numbers."""
-    names = ["age", "children"]
-    X, Xp = PRIVATE[3:][names], PUBLIC[3:][names]
-    odd = X.astype(object)
-    odd.iloc[0, 0] = "?"
-    models = [classifier().fit(one, PRIVATE.sick[3:], Xp, PUBLIC.sick[3:]) for one in (X, odd)]
-    assert models[0].schema_ == models[1].schema_ and models[0].privacy_.events == models[1].privacy_.events
 
 
 # ---------------------------------------------------------------------------------------------------

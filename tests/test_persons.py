@@ -105,24 +105,6 @@ def test_methods_with_a_proof_for_single_rows_refuse_before_the_charge() -> None
         fitted(calibration="private")
 
 
-class Loud:
-    def __str__(self) -> str:
-        raise RuntimeError("a private name")
-
-    __repr__ = __str__
-
-
-@pytest.mark.parametrize("name", [None, float("nan"), Loud(), "", b"\xff", 10**400, ("p", 1), "p1\n"])
-def test_no_name_raises_warns_or_changes_another_person(name: Any) -> None:
-    odd = X.assign(patient=X.patient.astype(object))
-    odd.at[0, "patient"] = name
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message="a seed")
-        model = fitted(odd)
-    assert model.privacy_.details["private_records"] in (PERSONS, PERSONS + 1)
-
-
 def test_a_ledger_keeps_persons_and_records_apart() -> None:
     ledger = Ledger.in_memory()
     ledger.register("visits", relation="replace-one", epsilon=9, delta=1e-5)

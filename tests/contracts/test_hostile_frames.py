@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.contracts.hostile import NOTHING, ODD, SECRET, pandas_values
-from tests.frame_tools import PRIVATE, PUBLIC, classifier, pd, split, to_polars
+from tests.frame_tools import PRIVATE, PUBLIC, classifier, pd, split
 
 from sidelight.data import features
 from sidelight.estimators.fit_records import SchemaRecords
@@ -18,23 +18,6 @@ from sidelight.estimators.fit_records import SchemaRecords
 EVERYTHING = {**NOTHING, **ODD, **pandas_values()}
 ROWS = 160
 AT = 2 * np.arange(len(EVERYTHING))  # fewer than half of the records
-TYPED = [name for name in PRIVATE.columns if name not in ("sick", "note")]
-TEXTS = [
-    "",
-    SECRET,
-    "\0",
-    "1e999",
-    "9" * 5000,
-    "-",
-    "2020-02-30",
-    "25:61",
-    "nan",
-    "١٢",
-    "ᴺ",
-    "0x1",
-    "true",
-    " ",
-]
 
 
 class Seen:
@@ -119,33 +102,6 @@ def check_objects(fit: Callable[[Any, Any], Seen], library: str, names: list[str
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_any_object_in_a_frame_is_a_record_alone(fit: Callable[[Any, Any], Seen], library: str) -> None:
     check_objects(fit, library, list(EVERYTHING))
-
-
-@pytest.mark.parametrize("column", TYPED)
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_one_odd_text_that_changes_the_type_of_a_column_changes_nothing_else(
-    fit: Callable[[Any, Any], Seen], library: str, column: str
-) -> None:
-    """Numbers, dates and truth values with one text among them are read as a column of texts."""
-    X, y = split(PRIVATE[:ROWS], "pandas")
-    texts = [None if pd.isna(value) else str(value) for value in X[column]]
-    convert = to_polars if library == "polars" else lambda frame: frame
-    clean = fit(convert(X), y)
-    for odd in (TEXTS[:1], TEXTS):
-        dirty = X.assign(**{column: pd.Series(with_odd(texts, odd), dtype="str")})
-        assert_alone(clean, fit(convert(dirty), y), len(odd))
-
-
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_gap_changes_nothing_else(fit: Callable[[Any, Any], Seen], library: str) -> None:
-    """Whole numbers with a gap are floats for pandas, truth values with one are objects."""
-    X, y = split(PRIVATE[:ROWS], "pandas")
-    convert = to_polars if library == "polars" else lambda frame: frame
-    clean = fit(convert(X), y)
-    for column in TYPED:
-        dirty = X.copy()
-        dirty[column] = dirty[column].where(np.arange(ROWS) != AT[0], None)
-        assert_alone(clean, fit(convert(dirty), y), 1)
 
 
 def test_no_object_in_a_frame_stops_a_prediction_or_changes_another() -> None:

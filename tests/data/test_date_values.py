@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,21 +90,6 @@ def test_a_moment_is_the_same_as_text_and_as_an_object(moment: dt.datetime) -> N
         (f"{day.month}/{day.day}/{day.year:04}", "month/day/year"),
     ):
         assert moment_of(text, how) == moment_of(day, ISO)
-
-
-@pytest.mark.parametrize("unit", ["ns", "us", "ms", "s"])
-@pytest.mark.parametrize("zone", [None, "America/New_York"])
-@pytest.mark.parametrize("how", [ISO, "time"])
-def test_one_odd_date_leaves_the_others_what_they_were(unit: str, zone: str | None, how: Any) -> None:
-    rng = np.random.default_rng(0)
-    nanos = rng.integers(-2 * 10**18, 9 * 10**18, 4_000)
-    nanos[:1_000] = pd.Timestamp("2024-03-05").value - np.arange(1, 1_001)  # just before midnight
-    typed = pd.Series(nanos.view("M8[ns]")).astype(f"M8[{unit}]")
-    typed = typed if zone is None else typed.dt.tz_localize("UTC").dt.tz_convert(zone)
-    found = as_moment(typed, how)
-    beside = pd.concat([typed.astype(object), pd.Series(["never"])])  # what pandas makes of such a column
-    np.testing.assert_array_equal(as_moment(beside, how)[:-1], found)
-    np.testing.assert_array_equal(as_moment(pa.array(typed), how), found)
 
 
 @pytest.mark.parametrize(

@@ -79,20 +79,6 @@ def test_scalars_of_other_libraries_are_values_and_their_vectors_rows() -> None:
 # frames: one odd cell makes a column of numbers one of objects, or of texts
 
 
-CELLS = {name: make for name, make in RECORDS.items() if name != "a number"}
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_an_odd_cell_of_a_frame_is_null_alone(name: str) -> None:
-    numbers = [1.0, 2, True, "4.5", np.float32(0.5)]
-    column = pd.Series([*numbers, None], dtype=object)
-    column.array[-1] = CELLS[name]()
-    frame = pd.DataFrame({"a": column, "b": range(6), "a2": np.arange(6.0)})
-    found = private_array(frame)
-    np.testing.assert_array_equal(found[:5], [[1, 0, 0], [2, 1, 1], [1, 2, 2], [4.5, 3, 3], [0.5, 4, 4]])
-    assert not np.isfinite(found[5, 0]) and found[5, 1:].tolist() == [5, 5]
-
-
 def test_an_odd_record_of_a_frame_does_not_change_how_others_are_rounded() -> None:
     frame = pd.DataFrame(np.full((3, 2), 0.1, dtype=np.float32))
     odd = frame.astype(object)
