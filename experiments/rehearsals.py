@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
+from sidelight.deep import gradient_points as rules
 from sidelight.deep.gradient_points import RealPlan, Use, at_point
 from sidelight.errors import AssumptionError
 from sidelight.methods.auto import NoAccount
@@ -28,21 +30,48 @@ from sidelight.oracles.network.flat import read, trainable, write
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.passes import records_a_pass
-from sidelight.privacy.events import Indices
+from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.datasets import Records
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, Score
 from sidelight.problems.public_training import PublicTraining, plain_steps
 
-__all__ = ["Average", "NetworkRehearsal", "decayed_sgd", "decaying", "step_size_for"]
+__all__ = ["Average", "NetworkRehearsal", "decayed_sgd", "decaying", "plan_for", "step_size_for"]
 
 _WALKS = {"none": (15.0, 6.0), "mixed": (10.0, 4.0), "origin": (10.0, 2.0), "scaled": (5.0, 2.0)}
+_LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
 _ROWS, _FEWEST_ROWS = 128, 32  # of a batch that stands in for a private one, at most and at least
 _REHEARSED_EPOCHS = 20  # over the stand-ins: they are few, and are not to be learned by heart
 _MOST = 512  # public records and stand-ins whose gradients are looked at
 _SHARE = 0.2  # of the training time, at most
 _LEAST_SECONDS = 5.0  # that a rehearsal may take in any case
+
+
+def plan_for(
+    n: int,
+    dimension: int,
+    *,
+    epsilon: float,
+    delta: float,
+    relation: Relation,
+    batch: float | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+) -> RealPlan:
+    """The plan that `Trainer` had then: B = n/30, and fewer steps where the noise of one is long."""
+    size = min(float(n), batch or (n if n <= 1024 else max(512, math.ceil(n / 30))))
+    how: dict[str, Any] = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "relation": relation,
+        "batch": size,
+        "seed": seed,
+    }
+    plan = rules.plan_for(n, dimension, steps=steps or max(50, round(20 * n / size)), **how)
+    while steps is None and plan.steps >= 100 and plan.noise * math.sqrt(dimension) > _LONG_NOISE:
+        plan = rules.plan_for(n, dimension, steps=plan.steps // 2, **how)
+    return plan
 
 
 def decaying(step: int, steps: int) -> float:

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from experiments.coupling_table3.digits import Pair
-from experiments.rehearsals import NetworkRehearsal, decaying
+from experiments.rehearsals import NetworkRehearsal, decaying, plan_for
 from sidelight.deep import PublicTraining, Trainer
-from sidelight.deep.gradient_points import RealPlan, plan_for
+from sidelight.deep.gradient_points import RealPlan
 from sidelight.deep.prepare import public_parts
 from sidelight.methods.adamix import adamix
 from sidelight.methods.coupling import Weight, pooled_weight

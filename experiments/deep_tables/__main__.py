@@ -27,10 +27,10 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from experiments.deep_tables.cells import FIELDS, TABLES, job  # noqa: E402
 from experiments.deep_tables.problems import Pair, model_of, problem  # noqa: E402
 from experiments.deep_tables.report import page  # noqa: E402
-from experiments.rehearsals import decaying, step_size_for  # noqa: E402
+from experiments.rehearsals import decaying, plan_for, step_size_for  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import MajorityVote, MeanLogits, Trainer  # noqa: E402
-from sidelight.deep.gradient_points import plan_for, use_of  # noqa: E402
+from sidelight.deep.gradient_points import use_of  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.methods import MeanLast  # noqa: E402
 from sidelight.methods.adadps import adadps  # noqa: E402

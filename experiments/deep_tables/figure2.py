@@ -26,9 +26,9 @@ from torch.utils.data import TensorDataset  # noqa: E402
 from experiments.deep_tables.__main__ import DELTA, method_of, warmed  # noqa: E402
 from experiments.deep_tables.cells import job  # noqa: E402
 from experiments.deep_tables.problems import Pair, model_of, problem  # noqa: E402
-from experiments.rehearsals import decaying, step_size_for  # noqa: E402
+from experiments.rehearsals import decaying, plan_for, step_size_for  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
-from sidelight.deep.gradient_points import plan_for, use_of  # noqa: E402
+from sidelight.deep.gradient_points import use_of  # noqa: E402
 from sidelight.errors import NotPrivateWarning  # noqa: E402
 from sidelight.methods.dope_sgd import Warm  # noqa: E402
 from sidelight.methods.parts import Cold  # noqa: E402

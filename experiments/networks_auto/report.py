@@ -16,10 +16,10 @@ __all__ = ["page", "table"]
 Row = dict[str, str]
 METHODS = {
     "auto": "bare call", "only_public": "`only_public`", "public by hand": "public by hand",
-    "dp_sgd by hand, cold": "DP-SGD by hand, cold", "dp_sgd by hand, warm": "DP-SGD by hand, warm",
+    "opacus by hand, cold": "Opacus by hand, cold", "opacus by hand, warm": "Opacus by hand, warm",
     "no privacy": "no privacy",
 }  # fmt: skip
-PRIVATE = ("auto", "dp_sgd by hand, cold", "dp_sgd by hand, warm")
+PRIVATE = ("auto", "opacus by hand, cold", "opacus by hand, warm")
 _BEHIND = 0.5  # points
 _COLUMNS = {
     "length": "‖g‖", "around_public": "around public", "around_best": "around best",

@@ -163,10 +163,13 @@ def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.Mon
 def test_the_noise_of_all_steps_moves_each_parameter_a_fixed_distance() -> None:
     plan = plan_for(20_000, 50_000, epsilon=0.5, delta=1e-5, relation="add-or-remove-one")
     size = step_size_for(plan, public="mixed")
-    assert 0.25 < size < 6 and size * plan.noise * plan.steps**0.5 == pytest.approx(0.14)
+    assert 0.25 < size < 12 and size * plan.noise * plan.steps**0.5 == pytest.approx(0.14)
     quiet = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one")
     uses = ("none", "mixed", "origin", "scaled")
-    assert [step_size_for(quiet, public=use) for use in uses] == [6.0, 6.0, 3.0, 3.0]
+    path, none, mixed, origin, scaled = (step_size_for(quiet, public=use) for use in ("path", *uses))
+    assert 12 > path == none > mixed > origin == scaled == 3 and quiet.batch < 10**7 / 8
+    longest = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one", batch=10**6)
+    assert step_size_for(longest, public="path") == 12
     fixed = (dp_sgd(clip_norm=1.0), dp_sgd(clip_norm=1.0).with_parts(start=Warm()), dope_sgd(clip_norm=1.0))
     assert [use_of(recipe) for recipe in (*fixed, adamix())] == list(uses)
     assert use_of(adadps()) == "scaled"

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Json
 from sidelight.augment.transforms import row_by_row
-from sidelight.deep import paid_choice
 from sidelight.deep.binding import fingerprints
 from sidelight.deep.checkpoint import (
     Journal,
@@ -28,10 +27,11 @@ from sidelight.deep.checkpoint import (
     things_of,
 )
 from sidelight.deep.language import TokenLoss
+from sidelight.deep.network_auto import Choice
 from sidelight.deep.network_parts import EnsembleWeights
-from sidelight.deep.paid_choice import COMPARED
+from sidelight.deep.paid_choice import COMPARED, HALFWAY, between, told, way_of
 from sidelight.deep.person_records import PersonBatches
-from sidelight.deep.prepare import Preparation, public_counts
+from sidelight.deep.prepare import Preparation, public_counts, size_of
 from sidelight.deep.private_records import RecordBatches, same_parts
 from sidelight.deep.temperature import fold_temperature, scale_scores
 from sidelight.errors import InputError, PrivacyWarning, SidelightError, users_line, warn_charged
@@ -85,7 +85,7 @@ class Fit(Preparation):
             if stop.asked:
                 raise KeyboardInterrupt("stopped at Ctrl-C before anything was charged")
             if self.choice is not None and self.choice.method == "only_public":
-                self._without_steps()
+                self._without_steps(self.choice)
                 return None
             self._begin(saved)
             try:
@@ -97,13 +97,14 @@ class Fit(Preparation):
                 self.private.close()
             return self._finish()
 
-    def _without_steps(self) -> None:
+    def _without_steps(self, choice: Choice) -> None:
         """The warm start is the model: no private record is read, and nothing is charged."""
         free = replace(
             self.contract, event=NoOp(), filtered=False, payer=None,
             details={
-                **self.problem.details, **self.choice_details, **public_counts(self.public, self.held_out),
+                **self.problem.details, **choice.details, **public_counts(self.public, self.held_out),
                 "health_check": skipped(UNUSED),
+                "returned": f"the start, trained on public records alone: {'; '.join(choice.reasons)}",
             },
         )  # fmt: skip
         run, _ = free.begin()
@@ -211,15 +212,34 @@ class Fit(Preparation):
                 noise=self.noise,
             )  # fmt: skip
 
-    def _chosen(self, result: Tensor) -> list[str]:
-        """Write the network that private records chose into the model; a note on it."""
+    def _place(self, result: Tensor, *, dead: bool) -> list[str]:
+        """Write the network that is returned into the model; notes on its scores."""
         found = self.loop.history[-1].get(COMPARED) if self.loop.history else None
         if not isinstance(found, dict):
-            write(self.model, result)
+            write(self.model, between(self.start, result, self._way_unasked(dead=dead)))
             return fold_temperature(self.oracle, self.held_out)
-        write(self.model, result if found["returned"] == "private" else self.start)
+        write(self.model, between(self.start, result, found["way"]) if found["way"] else self.start)
         scale_scores(self.model, found["scale"])
-        return [paid_choice.told(found)]
+        return []
+
+    def _way_unasked(self, *, dead: bool) -> float:
+        """How far to go from a warm start where private records are not asked."""
+        chosen = self.auto and size_of(self.public) > 0 and self.trainer.optimizer is None
+        return HALFWAY if chosen and not (dead or self.stopped) else 1.0
+
+    def _returned(self, *, dead: bool) -> Json:
+        """What `auto` returned, and why."""
+        found = self.loop.history[-1].get(COMPARED) if self.loop.history else None
+        if not self.auto or dead or self.stopped:
+            return {}
+        if isinstance(found, dict):
+            return {"returned": told(found)}
+        why = (
+            ""
+            if self.paid_details is None
+            else f": private records were not asked, since {self.paid_details['skipped']}"
+        )
+        return {"returned": way_of(self._way_unasked(dead=dead)) + why}
 
     def _health(self) -> Json:
         """What the check found, for the statement; also of a finished run that was resumed."""
@@ -272,7 +292,7 @@ class Fit(Preparation):
         result = self.guard.best_params if dead else self.loop.result(self.start)
         folded: list[str] = []
         if not isinstance(result, Models):
-            folded = self._chosen(tensor(result))
+            folded = self._place(tensor(result), dead=bool(dead))
         notes = [*self.loop.all_notes(), *self.guard.notes, *dead, *folded]
         if self.stopped:
             notes.append(
@@ -280,7 +300,7 @@ class Fit(Preparation):
             )
         self.statement = self.contract.statement(
             self.charge, notes=notes, assumptions=self.noise.assumptions,
-            found={"health_check": self._health(), **self._comparison()},
+            found={"health_check": self._health(), **self._comparison(), **self._returned(dead=bool(dead))},
         )  # fmt: skip
         if self.stopped:
             self._warn_of_the_stop()

@@ -39,14 +39,17 @@ __all__ = [
     "GradientPoint", "RealPlan", "at_point", "batch_for", "plan_for", "step_size_for",
 ]  # fmt: skip
 
-_PARTS = 30  # B is this part of the private records,
+_PARTS = 8  # B is this part of the private records,
 _SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
 _EPOCHS = 20
 _FEWEST_STEPS = 50
-_LONG_NOISE = 0.3  # of C: with longer noise in one step, fewer steps
+_LONG_NOISE = 1.0  # of C: with longer noise in one step, fewer steps
 # The noise of all steps, were each of them the longest, moves each parameter so far at most, and a step size
 # is so large at most: by experiments/networks_auto/step_rule.csv.
-_WALKS = {"none": (0.14, 6.0), "mixed": (0.14, 6.0), "origin": (0.14, 3.0), "scaled": (0.07, 3.0)}
+_WALKS = {
+    "path": (0.2, 12.0), "none": (0.2, 12.0), "mixed": (0.14, 12.0), "origin": (0.14, 3.0),
+    "scaled": (0.07, 3.0),
+}  # fmt: skip
 _LIMIT = 1.0  # the longest public gradient of a mix
 _ORIGIN_LIMIT = 0.5
 _BLOCKS, _FEWEST_BLOCKS = 16, 4  # of stand-ins
@@ -58,8 +61,9 @@ _CLEARLY = 1.1  # times as much progress: by less, the plainer method is named
 
 Taken = Literal["dp_sgd", "coupling", "dope_sgd", "only_public"]
 
-# What public records are for: nothing, a start or a mix, to clip around; to set the scale of gradients.
-Use = Literal["none", "mixed", "origin", "scaled"]
+# What public records are for: a start, and the way from it may be cut short in the end; nothing; a start or a
+# mix; to clip around; to set the scale of gradients.
+Use = Literal["path", "none", "mixed", "origin", "scaled"]
 
 
 @dataclass(frozen=True)
@@ -97,21 +101,34 @@ def plan_for(
     steps: int | None = None,
     seed: int = 0,
 ) -> RealPlan:
-    """Batch and steps as they are given, else by rule; and the noise that they need."""
-    size = min(float(n), batch or batch_for(n))
+    """Batch and steps as they are given, else by rule; and the noise that they need.
 
-    def planned(count: int) -> RealPlan:
+    Large batches need the least noise. They are smaller, and there are more steps, where steps would have to
+    be longer than is stable to use what the noise allows.
+    """
+
+    def planned(count: int, size: float) -> RealPlan:
         multiplier = accountants.noise_multiplier(
             epsilon=epsilon, delta=delta, sampling_probability=size / n, steps=count, relation=relation
         )
         return RealPlan(size, count, multiplier, n, epsilon, delta, relation, seed)
 
-    plan = planned(steps or max(_FEWEST_STEPS, round(_EPOCHS * n / size)))
+    size = min(float(n), batch or batch_for(n))
+    plan = planned(steps or _steps(n, size), size)
+    walk, longest = _WALKS["path"]
+    while batch is None and steps is None and plan.batch >= 2 * _SMALLEST_BATCH:
+        if walk <= longest * plan.noise * math.sqrt(plan.steps):
+            break
+        plan = planned(_steps(n, plan.batch / 2), plan.batch / 2)
     while steps is None and plan.steps >= 2 * _FEWEST_STEPS:
         if plan.noise * math.sqrt(dimension) <= _LONG_NOISE:
             break
-        plan = planned(plan.steps // 2)
+        plan = planned(plan.steps // 2, plan.batch)
     return plan
+
+
+def _steps(n: int, batch: float) -> int:
+    return max(_FEWEST_STEPS, round(_EPOCHS * n / batch))
 
 
 def step_size_for(plan: RealPlan, *, public: Use) -> float:

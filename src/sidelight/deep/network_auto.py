@@ -2,9 +2,9 @@
 
     start        plain training on all public records, chosen on folds of them (problems/public_training.py);
                  without public records the network as it is
-    plan         B = n/30, C = 1, 20 epochs or fewer (`plan_for`)
+    plan         B = n/8, C = 1, 20 epochs or fewer (`plan_for`)
     steps        SGD with momentum; the step size is as long as the noise allows and falls along a cosine
-    comparison   private records say whether the result is better than its start (deep/paid_choice.py)
+    comparison   private records say how far to go from the start to the result (deep/paid_choice.py)
 
 No step is taken, and no budget spent, where the noise would hide what private records say in a comparison,
 and they weigh less than the public ones: n·μ < n_public, with μ that of Gaussian differential privacy.
@@ -77,7 +77,7 @@ def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
     plan = real_plan(fit, problem.dimension)
     public = 0 if fit.public is None else len(fit.public)
-    size = step_size_for(plan, public="mixed" if public else "none")
+    size = step_size_for(plan, public="path" if public else "none")
     if not public:
         if fit.trainer.warm_up is not None:
             raise InputError("warm_up trains on public records; pass a public dataset")
@@ -98,11 +98,12 @@ def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
 
 
 def real_plan(fit: Preparation, dimension: int) -> RealPlan:
-    """Batch and steps as the user gave them, else by rule; and the noise that they need."""
+    """Batch and steps as the user gave them, or a method has them, else by rule; and the noise they need."""
     n, trainer = fit.n, fit.trainer
+    batch = trainer.expected_batch_size if fit.auto else fit.recipe.expected_batch_size
     return plan_for(
         n, dimension, epsilon=trainer.epsilon, delta=delta_of(trainer.delta, n, fit.payer),
-        relation=fit.relation, batch=fit.recipe.expected_batch_size, steps=fit.recipe.steps, seed=fit.seed,
+        relation=fit.relation, batch=batch, steps=fit.recipe.steps, seed=fit.seed,
     )  # fmt: skip
 
 

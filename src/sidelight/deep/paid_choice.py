@@ -1,27 +1,31 @@
-"""Private records choose between a trained network and its start, and the scale of its scores.
+"""Private records choose how far to go from a start to a trained network, and the scale of the scores.
 
-One Gaussian release after the last step, inside the plan and the charge:
+Noise moves a network in every direction, and what records say in few: a point on the way from the start w₀
+to the result w often beats both. Two Gaussian releases after the last step, inside the plan and the charge:
 
-    Σ_i clip_C( ℓ_i(z₀) − ℓ_i(s₁z), …, ℓ_i(z₀) − ℓ_i(t₁z₀), … )     z, z₀: scores of result and start
+    Σ_i clip_1( right_i(w₀ + t (w − w₀)) − right_i(w₀) )_t     t of `WAY`; right_i: 1 if record i is, else 0
+    Σ_i clip_C( ℓ_i(z) − ℓ_i(s z) )_s                          s of `SCALES`; z: the chosen network's scores
 
-The largest noisy mean names the network and its scale. Clipping makes a network too sure of itself, and a
-smoothed start is not sure enough; one number in the last layer mends either, so that neither wins by its
-scale alone. If no mean is above 0 the start is returned as it is: public records alone are the least a run
-may end with, but for noise. Records that were trained on may judge: the run is
-private, which bounds how much they flatter it.
+The largest noisy mean names the point, then the scale; where it is not clear, half the way is taken. Being
+right does not depend on the scale, so that a start with smoothed labels and a network that clipping has made
+too sure of itself are compared fairly. If no mean is above 0, the start is returned: public records alone are
+the least a run may end with, but for noise.
+Without classes, ℓ_i takes the place of right_i, and there is no scale. Records that were trained on may
+judge: the run is private, which bounds how much they flatter it.
 
-The vector is a gradient. `SideBySide` puts ones through a layer with J weights a_j, and the loss is
-Σ_j a_j (ℓ(start) − ℓ(s_j z)), whose gradient in a is the vector above. So the oracle's clipped sum answers,
-and what it promises for gradients of records holds here too: a record is alone, one that the model fails on
-contributes zero, and no vector is longer than C.
+Each vector is a gradient. `SideBySide` puts ones through a layer with J weights a_j, and the loss is Σ_j a_j
+times the j-th difference, whose gradient in a is the vector. So the oracle's clipped sum answers, and what it
+promises for gradients of records holds here too: a record is alone, one that the model fails on contributes
+zero, and no vector is longer than C.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,74 +44,92 @@ from sidelight.privacy.release import Account, BoundedSum, joined, release
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import are_classes
 
-__all__ = ["COMPARED", "PaidChoice", "SideBySide", "planned", "too_coarse"]
+__all__ = [
+    "COMPARED", "HALFWAY", "WAY", "PaidChoice", "SideBySide", "between", "planned", "told",
+    "too_coarse", "way_of",
+]  # fmt: skip
 
 COMPARED = "compared_with_start"  # in details and histories
-SHARE = 0.03  # of μ²
-CLIP = 3.0  # the longest vector of differences
-SCALES = (0.16, 0.25, 0.4, 0.63, 1.0)  # of the trained network's scores,
-START_SCALES = (0.63, 1.6, 2.5)  # and of the start's
-_LIMIT = 2.0  # of one difference: a few sure and wrong guesses would decide about the scale of all
-_COARSEST = 0.02  # a mean difference of losses that is known less well than that is not worth its price
+SHARE = 0.03  # of μ², for one release or for two
+WAY = (0.25, 0.5, 1.0)  # from the start to the result
+HALFWAY = 0.5  # taken where nothing is compared: half the noise, and most of what was learned
+SCALES = (0.16, 0.25, 0.4, 0.63, 1.6, 2.5)  # of scores
+CLIP = 3.0  # the longest vector of differences of losses
+_RIGHT = 1.0  # the longest of differences between right and wrong
+_LIMIT = 2.0  # of one difference of losses: a few sure and wrong guesses would decide about all
+_COARSEST = 0.02  # a mean difference that is known less well than that is not worth its price,
+_COARSEST_SCALE = 0.04  # or between scales, where differences are larger
 _CHUNK = 4096  # records that are fetched together
-_LARGEST = 50_000_000  # parameters and buffers: there are two copies of the network for a while
+_LARGEST = 20_000_000  # parameters and buffers: there are five copies of the network for a while
+
+Differences = Callable[[Sequence[Tensor], Any], Sequence[Tensor]]  # of the networks' scores, and targets
 
 
 class SideBySide(nn.Module):
-    """Two frozen networks, and the weight of each difference between them: its only parameters."""
+    """Frozen networks, and the weight of each difference between them: its only parameters."""
 
-    def __init__(self, before: nn.Module, after: nn.Module, count: int) -> None:
+    def __init__(self, networks: Sequence[nn.Module], count: int) -> None:
         super().__init__()
-        self.before, self.after = before.requires_grad_(False), after.requires_grad_(False)
-        self.weigh = nn.Conv1d(1, count, 1, bias=False).to(next(before.parameters()).device)
+        self.networks = nn.ModuleList(network.requires_grad_(False) for network in networks)
+        self.weigh = nn.Conv1d(1, count, 1, bias=False).to(next(networks[0].parameters()).device)
 
-    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
-        before, after = self.before(*args, **named), self.after(*args, **named)
-        ones = torch.ones_like(before.reshape(len(before), -1)[:, :1], dtype=self.weigh.weight.dtype)
-        return before, after, self.weigh(ones[:, :, None])[:, :, 0]
+    def forward(self, *args: Any, **named: Any) -> tuple[Tensor, ...]:
+        scores = [network(*args, **named) for network in self.networks]
+        ones = torch.ones_like(scores[0].reshape(len(scores[0]), -1)[:, :1], dtype=self.weigh.weight.dtype)
+        return (*scores, self.weigh(ones[:, :, None])[:, :, 0])
 
 
-def differences(loss: Losses, scales: tuple[float, ...], starts: tuple[float, ...] = ()) -> Losses:
+def weighed(differences: Differences) -> Losses:
     """The loss of `SideBySide` whose gradient is the vector of differences."""
 
-    def of(outputs: tuple[Tensor, Tensor, Tensor], targets: Any) -> Tensor:
-        before, after, weights = outputs
-        first = loss(before, targets)
-        tried = [*(_times(after, scale) for scale in scales), *(_times(before, scale) for scale in starts)]
-        gains = torch.stack([first - loss(scores, targets) for scores in tried], dim=1)
-        return (weights * gains.clamp(-_LIMIT, _LIMIT)).sum(dim=1)
+    def of(outputs: tuple[Tensor, ...], targets: Any) -> Tensor:
+        *scores, weights = outputs
+        found = torch.stack(list(differences(scores, targets)), dim=1)
+        return (weights * found.clamp(-_LIMIT, _LIMIT)).sum(dim=1)
 
     return of
 
 
-def _times(scores: Tensor, scale: float) -> Tensor:
-    return scores if scale == 1.0 else scale * scores
+def right(scores: Sequence[Tensor], targets: Any) -> list[Tensor]:
+    """Whether each network is right about a record, less whether the first is."""
+    first, *others = ((one.argmax(dim=1) == targets).to(one.dtype) for one in scores)
+    return [other - first for other in others]
 
 
-class Candidate(NamedTuple):
-    """A network that may be returned, and the scale of its last layer."""
+def better(loss: Losses) -> Differences:
+    """How much lower each network's loss is than that of the first."""
+    return lambda scores, targets: [loss(scores[0], targets) - loss(one, targets) for one in scores[1:]]
 
-    network: Literal["private", "start"]
-    scale: float
+
+def scaled(loss: Losses) -> Differences:
+    """How much lower the loss is at each scale of the scores."""
+    return lambda scores, targets: [
+        loss(scores[0], targets) - loss(scale * scores[0], targets) for scale in SCALES
+    ]
+
+
+def between(start: Tensor, result: Tensor, way: float) -> Tensor:
+    """The point that is so far from the start to the result."""
+    return result if way == 1 else torch.lerp(start, result, way)
 
 
 @dataclass(frozen=True)
-class PaidChoice:
-    """One release that was planned, and what follows from it."""
+class Release:
+    """One vector of differences, and its noise."""
 
-    both: SideBySide
-    oracle: NetworkOracle  # of the two networks
-    candidates: tuple[Candidate, ...]
+    oracle: NetworkOracle  # of networks side by side
+    clip: float
     multiplier: float
 
     @property
     def event(self) -> events.Event:
         return events.gaussian(self.multiplier)
 
-    def price(self, epsilon: float, delta: float) -> Json:
-        """For the statement."""
-        share = (1 / self.multiplier / conversions.gdp_mu(epsilon, delta)) ** 2
-        return {"noise_multiplier": self.multiplier, "share_of_budget": share}
+    def place(self, model: nn.Module, points: Sequence[Tensor]) -> None:
+        """The model with each of these parameters into its copies; it has the last ones afterwards."""
+        for network, params in zip(self.oracle.model.networks, points, strict=True):  # type: ignore[arg-type]
+            write(model, params)
+            network.load_state_dict(model.state_dict())
 
     def total(self, problem: NetworkProblem, relation: Relation) -> BoundedSum:
         """The clipped vectors of all private records."""
@@ -117,61 +139,98 @@ class PaidChoice:
         )  # fmt: skip
         params = read(self.oracle.model)
         parts = [
-            asked.clipped_sum(params, some, clip=Flat(CLIP), relation=relation)
+            asked.clipped_sum(params, some, clip=Flat(self.clip), relation=relation)
             for some in np.split(np.arange(asked.n), range(_CHUNK, asked.n, _CHUNK))
         ]
         return joined(parts)
+
+    def ask(
+        self, problem: NetworkProblem, *, relation: Relation, account: Account, noise: Noise
+    ) -> tuple[list[float], float]:
+        """Noisy mean differences, and their standard error."""
+        total = self.total(problem, relation)
+        std = self.multiplier * total.sensitivity
+        noisy = release(total, std=std, event=self.event, account=account, noise=noise).numpy()
+        means = np.asarray(torch.as_tensor(noisy).cpu(), dtype=np.float64) / problem.n
+        return [float(mean) for mean in means], std / problem.n
+
+
+@dataclass(frozen=True)
+class PaidChoice:
+    """The releases that were planned, and what follows from them."""
+
+    network: Release
+    scale: Release | None  # where scores have one, and noise would not hide it
+    by: str  # "accuracy" or "loss"
+
+    @property
+    def event(self) -> events.Event:
+        return events.compose(*(one.event for one in (self.network, self.scale) if one is not None))
+
+    def price(self, epsilon: float, delta: float) -> Json:
+        """For the statement."""
+        releases = 1 if self.scale is None else 2
+        share = releases * (1 / self.network.multiplier / conversions.gdp_mu(epsilon, delta)) ** 2
+        return {"by": self.by, "noise_multiplier": self.network.multiplier, "share_of_budget": share}
 
     def choose(
         self, problem: NetworkProblem, start: Tensor, result: Tensor, *, relation: Relation,
         account: Account, noise: Noise,
     ) -> Json:  # fmt: skip
-        """Ask private records once; what was released, and which network is returned at which scale."""
-        _place(self.both, problem.oracle.model, start, result)
-        total = self.total(problem, relation)
-        std = self.multiplier * total.sensitivity
-        noisy = release(total, std=std, event=self.event, account=account, noise=noise).numpy()
-        gains = np.asarray(torch.as_tensor(noisy).cpu(), dtype=np.float64) / problem.n
-        found = {one: float(gain) for one, gain in zip(self.candidates, gains, strict=True)}
-        found[_AS_IT_IS] = 0.0
-        best = max(found, key=lambda one: found[one])
-        return {
-            "gains": {f"{one.network}, scale {one.scale:g}": gain for one, gain in found.items()},
-            "gain": _best_of(found, "private") - _best_of(found, "start"),
-            "error": std / problem.n, "returned": best.network, "scale": best.scale,
+        """Ask private records; what was released, and which network is returned at which scale."""
+        how: dict[str, Any] = {"relation": relation, "account": account, "noise": noise}
+        model, points = problem.oracle.model, [between(start, result, way) for way in WAY]
+        self.network.place(model, [start, *points])
+        gains, error = self.network.ask(problem, **how)
+        way, gain = _best(dict(zip(WAY, gains, strict=True)), least=0.0, unless=(HALFWAY, error))
+        found: Json = {
+            "gains": {f"{one:g}": value for one, value in zip(WAY, gains, strict=True)}, "error": error,
+            "by": self.by, "gain": gain, "way": way, "returned": "private" if way else "start", "scale": 1.0,
         }  # fmt: skip
+        if self.scale is None:
+            return found
+        self.scale.place(model, [between(start, result, way) if way else start])
+        gains, error = self.scale.ask(problem, **how)
+        scale, _ = _best(dict(zip(SCALES, gains, strict=True)), least=1.0)
+        scales = {f"{one:g}": value for one, value in zip(SCALES, gains, strict=True)}
+        return {**found, "scale": scale, "scales": scales, "scale_error": error}
 
 
-_AS_IT_IS = Candidate("start", 1.0)
+def _best(
+    gains: dict[float, float], *, least: float, unless: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """What has the largest mean, and that mean; `least` if none is above 0.
+
+    `unless`: another is taken that is good on average, and its mean is above 0 and within the error of a
+    difference.
+    """
+    best = max(gains, key=lambda one: gains[one])
+    if unless is not None and gains[unless[0]] > max(0.0, gains[best] - math.sqrt(2) * unless[1]):
+        best = unless[0]
+    return (best, gains[best]) if gains[best] > 0 else (least, gains[best])
 
 
-def _best_of(gains: dict[Candidate, float], network: str) -> float:
-    return max(gain for one, gain in gains.items() if one.network == network)
-
-
-def _place(both: SideBySide, model: nn.Module, start: Tensor, result: Tensor) -> None:
-    """The model with either parameters into its copies; it has the second afterwards."""
-    for network, params in ((both.before, start), (both.after, result)):
-        write(model, params)
-        network.load_state_dict(model.state_dict())
-
-
-def _multiplier(epsilon: float, delta: float) -> float:
-    return 1 / (math.sqrt(SHARE) * conversions.gdp_mu(epsilon, delta))
+def _multiplier(epsilon: float, delta: float, releases: int) -> float:
+    return math.sqrt(releases / SHARE) / conversions.gdp_mu(epsilon, delta)
 
 
 def too_coarse(n: int, *, epsilon: float, delta: float, relation: Relation) -> bool:
     """Whether the noise of a comparison would hide what n private records say."""
-    reach = CLIP * (1 if relation == "add-or-remove-one" else 2)
-    return _multiplier(epsilon, delta) * reach > _COARSEST * n
+    return _error(n, _RIGHT, 1, epsilon, delta, relation) > _COARSEST
+
+
+def _error(n: int, clip: float, releases: int, epsilon: float, delta: float, relation: Relation) -> float:
+    """The standard error of a mean difference."""
+    reach = clip * (1 if relation == "add-or-remove-one" else 2)
+    return _multiplier(epsilon, delta, releases) * reach / n
 
 
 def planned(
     problem: NetworkProblem, example: Batch | None, *, epsilon: float, delta: float, relation: Relation
 ) -> PaidChoice | str:
-    """The release for this model and budget, or why there is none. Public things alone decide."""
-    z = _multiplier(epsilon, delta)
-    if too_coarse(problem.n, epsilon=epsilon, delta=delta, relation=relation):
+    """The releases for this model and budget, or why there are none. Public things alone decide."""
+    how: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "relation": relation}
+    if too_coarse(problem.n, **how):
         return f"with n = {problem.n:,} and ε = {epsilon:g} its noise would hide what it compares"
     if problem.ranks is not None:
         return "several ranks take part"
@@ -179,37 +238,60 @@ def planned(
     if example is None or sum(x.numel() for x in model.state_dict().values()) > _LARGEST:
         return "the model is large" if example is not None else "no public record has shown a record's shape"
     try:
-        return _tried(problem, example, z)
+        return _tried(problem, example, how)
     except Exception as error:  # a model that cannot be copied, or that the oracle refuses side by side
-        return f"two copies of the model cannot be compared ({type(error).__name__})"
+        return f"copies of the model cannot be compared ({type(error).__name__})"
 
 
-def _tried(problem: NetworkProblem, example: Batch, z: float) -> PaidChoice | str:
+def _tried(problem: NetworkProblem, example: Batch, how: dict[str, Any]) -> PaidChoice | str:
     """Copies of the model side by side, examined on public rows."""
     model, loss = problem.oracle.model, problem.oracle.loss
     with evaluating(model), torch.no_grad():
         outputs = call(model, example[0])
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point() or not outputs.dim():
         return "the model gives more than scores"
-    scaled = are_classes(outputs, example[1]) and scales_scores(model, example)
-    scales, starts = (SCALES, START_SCALES) if scaled else ((1.0,), ())
-    candidates = tuple(Candidate("private", s) for s in scales) + tuple(Candidate("start", s) for s in starts)
-    both = SideBySide(copy.deepcopy(model), copy.deepcopy(model), len(candidates)).eval()
-    oracle = NetworkOracle(
-        both, differences(loss, scales, starts), example=example, expected=float(min(_CHUNK, problem.n)),
-        draw_seed=problem.oracle.draw_seed,
-    )  # fmt: skip
-    start = read(model)
-    _place(both, model, start, start)
-    oracle.check(example, micro_batch=problem.micro_batch, augmentations=problem.augmentations)
-    return PaidChoice(both, oracle, candidates, z)
+    by_class = are_classes(outputs, example[1])
+    if not by_class and _error(problem.n, CLIP, 1, **how) > _COARSEST:
+        return f"with n = {problem.n:,} and ε = {how['epsilon']:g} its noise would hide what it compares"
+    fine = _error(problem.n, CLIP, 2, **how) <= _COARSEST_SCALE
+    scaled_too = by_class and fine and scales_scores(model, example)
+    start, z = read(model), _multiplier(how["epsilon"], how["delta"], 2 if scaled_too else 1)
+
+    def side_by_side(copies: int, count: int, differences: Differences, clip: float) -> Release:
+        networks = SideBySide([copy.deepcopy(model) for _ in range(copies)], count).eval()
+        oracle = NetworkOracle(
+            networks, weighed(differences), example=example, expected=float(min(_CHUNK, problem.n)),
+            draw_seed=problem.oracle.draw_seed,
+        )  # fmt: skip
+        found = Release(oracle, clip, z)
+        found.place(model, copies * [start])
+        oracle.check(example, micro_batch=problem.micro_batch, augmentations=problem.augmentations)
+        return found
+
+    scale = side_by_side(1, len(SCALES), scaled(loss), CLIP) if scaled_too else None
+    if by_class:
+        return PaidChoice(side_by_side(1 + len(WAY), len(WAY), right, _RIGHT), scale, "accuracy")
+    return PaidChoice(side_by_side(1 + len(WAY), len(WAY), better(loss), CLIP), None, "loss")
 
 
 def told(found: Json) -> str:
-    """A note on what was chosen."""
-    gain, error = found["gain"], found["error"]
+    """What was returned, and why."""
+    gain, error = (_size(found[name], found["by"]) for name in ("gain", "error"))
     last = f", with its last layer times {found['scale']:g}" if found["scale"] != 1.0 else ""
     if found["returned"] == "start":
-        seen = f"private records saw the trained network {-gain:.3g} ± {error:.2g} worse"
-        return f"the start was returned{last}: {seen}"
-    return f"private records saw the trained network{last} {gain:.3g} ± {error:.2g} better than its start"
+        return (
+            f"the start{last}: private records saw no point on the way to the trained network as better (the "
+            f"best: {gain} ± {error})"
+        )
+    return f"{way_of(found['way'])}{last}: private records saw it as {gain} ± {error} better than its start"
+
+
+def way_of(way: float) -> str:
+    """A point on the way, in words."""
+    return (
+        "the trained network" if way == 1 else f"{way:.0%} of the way from the start to the trained network"
+    )
+
+
+def _size(value: float, by: str) -> str:
+    return f"{100 * value:.2g} points" if by == "accuracy" else f"{value:.2g}"

@@ -246,7 +246,7 @@ class Preparation:
         return check
 
     def _planned_choice(self, *, epsilon: float, delta: float) -> PaidChoice | None:
-        """The comparison with the start, of `auto` alone: other methods end where their paper says."""
+        """The comparison with a warm start, of `auto` alone: other methods end where their paper says."""
         if not self.auto or (self.choice is not None and self.choice.method == "only_public"):
             return None
         found = paid_choice.planned(

@@ -132,7 +132,7 @@ class Trainer:
             (`network_auto`); what is given here it keeps.
         delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
-            has none a thirtieth of the records, and all if they are few.
+            has none an eighth of the records, and all if they are few.
         steps, epochs: one of them, or neither; an epoch is n/B steps. Neither: the method's; where it has
             none 20 epochs, or fewer where the noise of a step would be long.
         relation: which datasets are neighbors; None takes the ledger's, and without a ledger

@@ -25,7 +25,7 @@ class PublicGradient(Origin):
     """The origin: the public gradient, shortened to `limit`. limit=0 is DP-SGD, infinity the paper's.
 
     None leaves it as it is on a linear model, whose gradients are bounded. A network's public gradient may be
-    many times as long as a clipped private one: its trainer rehearses limits around `NETWORK_LIMIT`.
+    many times as long as a clipped private one: None is `NETWORK_LIMIT` there.
     """
 
     limit: float | None = None
@@ -58,7 +58,7 @@ class Warm(Start):
 class OpenStart(Start):
     """For papers that leave the start open: a linear model begins at zero, a network at its current weights.
 
-    A network's trainer rehearses a cold and a warm start on public records, and takes the better.
+    `Trainer` takes the warm start if there are public records.
     """
 
     def __call__(self, setting: Setting) -> Vector:

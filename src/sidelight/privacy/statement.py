@@ -93,6 +93,7 @@ class PrivacyStatement:
 
     def __str__(self) -> str:
         lines = [
+            *([f"returned: {self.returned}"] if self.returned else []),
             f"({plain_up(self.epsilon, 6)}, {plain_up(self.delta, 3)})-differential privacy, "
             f"{self.relation}{self._whose}, by {self.method}"
             if math.isfinite(self.epsilon)
