@@ -166,7 +166,8 @@ def test_the_noise_of_all_steps_moves_each_parameter_a_fixed_distance() -> None:
     assert 0.25 < size < 12 and size * plan.noise * plan.steps**0.5 == pytest.approx(0.14)
     quiet = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one")
     uses = ("none", "mixed", "origin", "scaled")
-    path, none, mixed, origin, scaled = (step_size_for(quiet, public=use) for use in ("path", *uses))
+    path = step_size_for(quiet, public="path")
+    none, mixed, origin, scaled = (step_size_for(quiet, public=use) for use in uses)
     assert 12 > path == none > mixed > origin == scaled == 3 and quiet.batch < 10**7 / 8
     longest = plan_for(10**7, 10, epsilon=8.0, delta=1e-5, relation="add-or-remove-one", batch=10**6)
     assert step_size_for(longest, public="path") == 12

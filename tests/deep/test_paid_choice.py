@@ -132,8 +132,8 @@ def test_it_is_one_release_of_the_plan_and_charged_with_it() -> None:
     found = [events.from_json(one) for one in (parts if isinstance(parts, list) else [parts])]
     counts = events.elementary(events.compose(*found))
     assert counts[events.gaussian(z)] == 2 and trainer.privacy_.epsilon <= 4
-    found: Any = trainer.history_[-1][COMPARED]
-    assert found["error"] == pytest.approx(z / 900) and found["scale_error"] == pytest.approx(z * CLIP / 900)
+    said: Any = trainer.history_[-1][COMPARED]
+    assert said["error"] == pytest.approx(z / 900) and said["scale_error"] == pytest.approx(z * CLIP / 900)
 
 
 def test_the_last_layer_is_scaled_as_private_records_prefer() -> None:
