@@ -225,13 +225,13 @@ class Softmax(Loss):
         return fits
 
 
-def get_loss(name: str, *, classes: int = 2, huber_width: float = 0.5) -> Loss:
-    """The loss of this name; `classes` is read by softmax alone, `huber_width` by huber alone."""
+def get_loss(name: str, *, classes: int = 2) -> Loss:
+    """The loss of this name; `classes` is read by softmax alone."""
     match name:
         case "hinge":
             return Hinge()
         case "huber":
-            return Huber(huber_width)
+            return Huber()
         case "logistic":
             return Logistic()
         case "square":

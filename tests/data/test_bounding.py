@@ -35,9 +35,7 @@ def test_rows_with_their_intercept_fit_max_norm(dtype: Any, sparse: bool, normal
     rng = np.random.default_rng(0)
     X = (rng.standard_normal((400, 11)) * (rng.random((400, 11)) < 0.5)).astype(dtype)
     bounds = Bounds.declared(-2, 2, features=11)
-    rows = bound_rows(
-        sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, intercept_value=1.0, normalize=normalize
-    )
+    rows = bound_rows(sp.csr_matrix(X) if sparse else X, bounds, max_norm=1.3, normalize=normalize)
     held = rows.toarray() if sparse else rows
     assert held.dtype == dtype
     assert held.shape == (400, 12)
@@ -86,10 +84,10 @@ def test_sparse_rows_stay_sparse() -> None:
 
 def test_bounds_learned_from_public_rows() -> None:
     public = np.array([[0.0, 10.0, 0.0, 1.0, 7.0], [2.0, 20.0, 0.0, 1.0, 7.0]])
-    bounds = Bounds.from_public(public, margin=0.5)
-    np.testing.assert_allclose(bounds.lower, [-1, 5, -0.5, -0.5, 7])
-    np.testing.assert_allclose(bounds.upper, [3, 25, 1.5, 1.5, 7])
-    sparse = Bounds.from_public(sp.csr_matrix(public), margin=0.5)
+    bounds = Bounds.from_public(public)
+    np.testing.assert_allclose(bounds.lower, [0, 10, 0, 0, 7])
+    np.testing.assert_allclose(bounds.upper, [2, 20, 1, 1, 7])
+    sparse = Bounds.from_public(sp.csr_matrix(public))
     np.testing.assert_array_equal(sparse.lower, bounds.lower)
     np.testing.assert_array_equal(sparse.center, bounds.center)
 
@@ -130,7 +128,6 @@ def test_without_bounds_and_public_rows_there_is_no_sensitivity(public: Any) -> 
         lambda: Bounds.declared([0, 1, 2], 9, features=2),
         lambda: Bounds.declared(-np.inf, 1, features=2),
         lambda: Bounds.from_public(np.array([[np.nan]])),
-        lambda: Bounds.from_public(np.ones((2, 2)), margin=-1),
         lambda: Bounds.declared(0, 1, features=1, center="mean"),
         lambda: (
             resolve_bounds((0, 1), None, features=2)
@@ -154,7 +151,7 @@ def test_targets_are_scaled_clipped_and_restored() -> None:
     np.testing.assert_allclose(scale.transform(np.array([10, 20, 30, 99.0, -5])), [-1, 0, 1, 1, -1])
     np.testing.assert_allclose(scale.inverse(scale.transform(np.array([12.5, 27.0]))), [12.5, 27.0])
     assert np.isnan(scale.transform(np.array([np.nan, np.inf, -np.inf]))).all()
-    assert TargetScale.from_public([1.0, 3.0], margin=0.5) == TargetScale(0.0, 4.0)
+    assert TargetScale.from_public([1.0, 3.0]) == TargetScale(1.0, 3.0)
     assert resolve_target((0, 4), None) == TargetScale(0.0, 4.0)
     assert resolve_target(None, np.array([0.0, 4.0])) == TargetScale(0.0, 4.0)
 

@@ -149,7 +149,6 @@ def test_targets_that_a_loss_admits() -> None:
 
 
 def test_get_loss_knows_five_names() -> None:
-    assert get_loss("huber", huber_width=0.2) == Huber(0.2)
     assert get_loss("softmax", classes=7).outputs == 7
     assert [get_loss(name).name for name in ("hinge", "logistic", "square")] == [
         "hinge",

@@ -31,7 +31,7 @@ from sidelight.data.rows import (
     shrink_rows,
 )
 from sidelight.data.targets import SLACK, Target, TargetScale, with_columns
-from sidelight.errors import InputError, UnboundedSensitivity, not_negative, positive
+from sidelight.errors import InputError, UnboundedSensitivity, positive
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -69,8 +69,8 @@ class Bounds:
         return cls(low, high, np.zeros(features) if center == "zero" else low / 2 + high / 2)
 
     @classmethod
-    def from_public(cls, X_public: Matrix, *, margin: float = 0.0, center: Center = "middle") -> Bounds:
-        """The range of every feature over public rows, widened on both sides by `margin` times its width.
+    def from_public(cls, X_public: Matrix, *, center: Center = "middle") -> Bounds:
+        """The range of every feature over public rows.
 
         A column that is 0 throughout, or 1 throughout, is taken for an indicator whose other value was not
         seen, and gets [0, 1]; any other constant column is constant. Private values outside are clipped.
@@ -79,13 +79,10 @@ class Bounds:
         if X.shape[0] == 0:
             raise UnboundedSensitivity("there are no public rows to learn bounds from. Pass bounds=...")
         check_finite(X)
-        not_negative("margin", margin)
         low, high = (_dense(part).astype(np.float64) for part in (X.min(axis=0), X.max(axis=0)))
         mean = _dense(X.mean(axis=0)).astype(np.float64)
         indicator = (low == high) & ((low == 0) | (low == 1))
         low, high = np.where(indicator, 0.0, low), np.where(indicator, 1.0, high)
-        width = high - low
-        low, high = low - margin * width, high + margin * width
         middle = low / 2 + high / 2
         centers = {"middle": middle, "zero": np.zeros_like(middle), "mean": np.clip(mean, low, high)}
         return cls(low, high, centers[center])
@@ -106,7 +103,6 @@ def resolve_bounds(
     *,
     features: int,
     center: Center = "middle",
-    margin: float = 0.0,
 ) -> Bounds:
     """What the user declared, or else what public rows show, or else an error: never the private rows."""
     if isinstance(bounds, Bounds):
@@ -114,7 +110,7 @@ def resolve_bounds(
     elif bounds is not None:
         resolved = Bounds.declared(*bounds, features=features, center=center)
     elif X_public is not None and X_public.shape[0] > 0:
-        resolved = Bounds.from_public(X_public, margin=margin, center=center)
+        resolved = Bounds.from_public(X_public, center=center)
     else:
         raise UnboundedSensitivity(
             "features have no bounds. Pass bounds=(lower, upper), or X_public to learn them from public data."
@@ -130,7 +126,6 @@ def bound_rows(
     *,
     max_norm: float = 1.0,
     fit_intercept: bool = True,
-    intercept_value: float = 1.0,
     normalize: bool = False,
     private: bool = True,
     extra: Floats | None = None,
@@ -154,7 +149,7 @@ def bound_rows(
         raise InputError(f"there are bounds for {bounds.features} features, but X has {matrix.shape[1]}")
     if not private:
         check_finite(matrix[:, : bounds.features] if carried else matrix)
-    constant = intercept_value if fit_intercept else None
+    constant = 1.0 if fit_intercept else None
     with np.errstate(all="ignore"):  # a warning about a private value would be an output
         if sp.issparse(matrix):
             return shrink_rows(_scale_sparse(matrix, bounds, constant), max_norm, normalize=normalize)[0]

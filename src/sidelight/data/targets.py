@@ -146,15 +146,15 @@ class TargetScale:
             raise InputError(f"target bounds must be numbers low < high, not {self.low!r} and {self.high!r}")
 
     @classmethod
-    def from_public(cls, y_public: ArrayLike, *, margin: float = 0.0) -> TargetScale:
-        """The range of the public targets, widened on both sides by `margin` times its width."""
+    def from_public(cls, y_public: ArrayLike) -> TargetScale:
+        """The range of the public targets."""
         y = as_targets(y_public)
         if y.size == 0 or not np.isfinite(y).all():
             raise InputError("public targets must be finite, and there must be at least one")
         low, high = float(y.min()), float(y.max())
         if low == high:
             raise InputError("every public target is the same; pass target_bounds=(low, high) instead")
-        return cls(low - margin * (high - low), high + margin * (high - low))
+        return cls(low, high)
 
     def transform(self, y: ArrayLike) -> Floats:
         """Into [−1, 1]. What is not finite becomes NaN, which makes the record a null record."""
@@ -169,16 +169,14 @@ class TargetScale:
         return restored
 
 
-def resolve_target(
-    bounds: tuple[float, float] | None, y_public: Array | None, *, margin: float = 0.0
-) -> TargetScale:
+def resolve_target(bounds: tuple[float, float] | None, y_public: Array | None) -> TargetScale:
     """Declared target bounds, or else those of public targets, or else an error."""
     if bounds is not None:
         if len(bounds) != 2:
             raise InputError("target_bounds must be a pair (low, high)")
         return TargetScale(float(bounds[0]), float(bounds[1]))
     if y_public is not None and len(y_public) > 0:
-        return TargetScale.from_public(y_public, margin=margin)
+        return TargetScale.from_public(y_public)
     raise UnboundedSensitivity(
         "targets have no bounds. Pass target_bounds=(low, high), or y_public to learn them from public data."
     )
