@@ -161,7 +161,7 @@ def test_every_choice_can_be_planned_before_the_rows_are_read():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60_000, 3))
     y = X[:, 0] > 0
-    model = PrivateClassifier(epsilon=2.0, delta=1e-6, random_state=1)
+    model = PrivateClassifier(epsilon=2.0, delta=1e-6, public_model=None, random_state=1)
     model.fit(X[50:], y[50:], X_public=X[:50], y_public=y[:50])
     assert model.privacy_.details["chosen"] == "private_selection"
     assert any(note.startswith("selected privately") for note in model.privacy_.details["notes"])
