@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sidelight.estimators import PrivateClassifier, PrivateRegressor
     from sidelight.federated import FederatedServer
     from sidelight.methods.auto import auto
+    from sidelight.methods.tuned import tune
     from sidelight.privacy.ledger import Ledger
     from sidelight.tables import Schema, fit_tables
 
@@ -76,6 +77,7 @@ __all__ = [
     "compare",
     "diagnose",
     "fit_tables",
+    "tune",
 ]
 
 _HOMES = {
@@ -92,6 +94,7 @@ _HOMES = {
     "compare": "sidelight.comparison.rehearsals",
     "diagnose": "sidelight.deep",
     "fit_tables": "sidelight.tables",
+    "tune": "sidelight.methods.tuned",
 }
 
 

@@ -38,7 +38,7 @@ from sidelight.errors import (
     positive,
     users_line,
 )
-from sidelight.privacy import conversions, correlated, events, pld
+from sidelight.privacy import conversions, correlated, events, pld, selections
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.pld import Array, Curve
 
@@ -75,6 +75,9 @@ def epsilon(event: Event, *, delta: float, relation: Relation, accountant: Accou
         return conversions.tcdp_to_dp(rho, omega, delta)
     if accountant == "rdp":
         return _epsilon_rdp(event, delta, relation)
+    if isinstance(event, events.BestOf):
+        profiled = _best_profile(event, relation)[0] + _most(event, delta / event.expected, relation)
+        return min(profiled, _epsilon_rdp(event, delta, relation))
     if accountant not in ("pld", "pld-coarse"):
         raise InputError(f"accountant must be 'pld', 'rdp' or 'tcdp', not {accountant!r}")
     return _epsilon_pld(event, delta, relation, coarse=accountant == "pld-coarse")
@@ -88,6 +91,10 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
     event = correlated.reduced(event)
     if (mu := gdp(event)) is not None:
         return float(conversions.gaussian_delta_bound(epsilon, mu * _UP))
+    if isinstance(event, events.BestOf):
+        if epsilon < 0:
+            return 1.0
+        return float(max(side[0] for side in divergences(event, np.array([float(epsilon)]), relation)))
     composed = _curves(event, relation)
     if composed is None:
         return 1.0
@@ -100,6 +107,11 @@ def delta(event: Event, *, epsilon: float, relation: Relation) -> float:
 
 def divergences(event: Event, epsilons: Array, relation: Relation) -> tuple[Array, Array]:
     """Upper bounds on δ at each ε ≥ 0 for both orders of the neighbors: H(P‖Q) and H(Q‖P)."""
+    if isinstance(event, events.BestOf):
+        kappa, profile = _best_profile(event, relation)
+        inside = event.expected * profile(np.maximum(epsilons - kappa, 0.0))
+        bound = np.where(epsilons >= kappa, np.minimum(inside, 1.0), 1.0)
+        return bound, bound
     composed = _curves(correlated.reduced(event), relation)
     if not composed:
         raise PrivacyConditionError(f"PLD accounting has no curve for {events.describe(event)}")
@@ -125,6 +137,21 @@ def tcdp(event: Event, *, relation: Relation, omega_total: float = 0.0) -> tuple
         rho += count * part_rho
         omega = min(omega, part_omega)
     return rho, omega
+
+
+@functools.lru_cache(maxsize=256)
+def _best_profile(event: events.BestOf, relation: Relation) -> tuple[float, selections.Profile]:
+    """κ of a selection, and the profile of its runs: the worst of the candidates, for either order."""
+
+    def profile(epsilons: Array) -> Array:
+        sides = [np.maximum(*divergences(one, epsilons, relation)) for one in event.events]
+        return np.asarray(np.max(sides, axis=0))
+
+    return selections.tilt(event, profile), profile
+
+
+def _most(event: events.BestOf, delta_: float, relation: Relation) -> float:
+    return max(epsilon(one, delta=delta_, relation=relation) for one in event.events)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -230,6 +257,9 @@ def _curve(event: Event, relation: Relation) -> Curve:
             return pld.objective_curve(event.log_determinant, event.mu, event.rank)
         case events.ApproximateDp(epsilon=eps, delta=d):
             return pld.approximate_curve(eps, d)
+        case events.BestOf():
+            bound: pld.Divergence = lambda e: divergences(event, e, relation)[0]  # noqa: E731
+            return pld.symmetric(bound, _best_profile(event, relation)[0])
         case events.RenyiBound(order=a, rdp=r):
             return pld.renyi_curve(a, r)
     raise PrivacyConditionError(f"PLD accounting does not know the event {events.describe(event)}")
@@ -308,6 +338,9 @@ def rdp_of(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple
                 _log_mean_exp(order * (order - 1) * mu**2 / 2, event.probabilities) / (order - 1)
                 for order in a
             )
+        case events.BestOf():
+            own = [rdp(one, orders=orders, relation=relation) for one in event.events]
+            return tuple(selections.renyi(event, a, np.max(own, axis=0)))
         case events.ObjectivePerturbation():
             check_rank(event, relation)
             return tuple(_objective_rdp(event, order) for order in a)

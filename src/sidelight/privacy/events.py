@@ -1,7 +1,7 @@
 """Events: what a mechanism performs, apart from what it costs; and the samplers, which emit the event that
 they perform.
 
-The vocabulary is dp-accounting's (`dp_event`), with seven events of ours for mechanisms that it does not
+The vocabulary is dp-accounting's (`dp_event`), with eight events of ours for mechanisms that it does not
 know. One convention holds for every event in sidelight:
 
     noise_multiplier = standard deviation of the noise on the sum / sensitivity of that sum
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from sidelight.arrays import Json
 from sidelight.errors import InputError, RelationError, positive
 from sidelight.numbers import plain_up
-from sidelight.privacy import correlated
+from sidelight.privacy import correlated, selections
 from sidelight.privacy.noise import Noise
 
 Relation = Literal["add-or-remove-one", "replace-one"]
@@ -45,6 +45,7 @@ NoOp = dp_event.NoOpDpEvent
 NonPrivate = dp_event.NonPrivateDpEvent
 ApproximateDp = correlated.ApproximateDp
 CorrelatedGaussian = correlated.CorrelatedGaussian
+BestOf = selections.BestOf
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -221,6 +222,7 @@ _NAMES: dict[str, type[Event]] = {
     "objective-perturbation": ObjectivePerturbation,
     "gaussian-sketch": GaussianSketch,
     "correlated-gaussian": CorrelatedGaussian,
+    "best-of": BestOf,
 }
 _KINDS = {kind: name for name, kind in _NAMES.items()}
 
@@ -310,6 +312,9 @@ def _phrase(event: Event) -> str:
             return f"Gaussian sketch({event.rows} rows, a record adds at most {event.growth:.6g})"
         case CorrelatedGaussian():
             return _correlated(event)
+        case BestOf():
+            each = " or ".join(dict.fromkeys(describe(one) for one in event.events))
+            return f"the best of {event.expected:.3g} runs on average (shape {event.shape:g}) of {each}"
         case NonPrivate():
             return "a non-private release"
     return type(event).__name__

@@ -1,0 +1,164 @@
+"""The best of several private runs: what it costs, and what of the other runs is seen."""
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import sidelight
+from sidelight import PrivateClassifier, tune
+from sidelight.errors import BudgetExceeded, SidelightError
+from sidelight.methods import BandedNoise, dp_sgd, ppsgd
+from sidelight.methods.tuned import Tuned
+from sidelight.observers import Callback
+from sidelight.privacy import accountants, events, selections
+from sidelight.privacy.events import BestOf
+from sidelight.privacy.ledger import Ledger
+from sidelight.privacy.noise import Noise
+
+AR = "add-or-remove-one"
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, size=(1500, 4))
+Y = (X @ [1.0, -2.0, 0.5, 1.0] > 0).astype(int)
+CANDIDATES = [dp_sgd(steps=10, step_size=size) for size in (1e-4, 1.0)]
+
+
+def of(mu: float, shape: float, expected: float = 5.0) -> BestOf:
+    return BestOf((events.gaussian(1 / mu),), shape, selections.gamma_for(expected, shape))
+
+
+def model(method: object, **options: object) -> PrivateClassifier:
+    return PrivateClassifier(
+        **{"epsilon": 3.0, "delta": 1e-5, "method": method, "classes": [0, 1], "bounds": (-1, 1), **options}
+    )
+
+
+def density_of_best(event: BestOf, at: np.ndarray, mean: float) -> np.ndarray:
+    """Of the largest of K Gaussians: Q(y)·f′(Q(≤ y))."""
+    above = norm.sf(at - mean)
+    slope = event.expected * ((event.gamma + (1 - event.gamma) * above) / event.gamma) ** (-event.shape - 1)
+    return np.asarray(norm.pdf(at - mean) * slope)
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 2.0])
+@pytest.mark.parametrize("mu", [0.2, 1.0])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_bound_is_above_the_truth_for_a_score_that_is_the_release(shape, mu, sign):
+    event, at = of(mu, shape), np.linspace(-14, 14, 400_001)
+    ours, theirs = density_of_best(event, at, sign * mu), density_of_best(event, at, 0.0)
+    step = at[1] - at[0]
+    assert ours.sum() * step == pytest.approx(1, abs=1e-6)
+    for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0):
+        for one, other in ((ours, theirs), (theirs, ours)):
+            truth = float(np.maximum(one - math.exp(epsilon) * other, 0).sum() * step)
+            assert accountants.delta(event, epsilon=epsilon, relation=AR) >= truth * (1 - 1e-6) - 1e-12
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0])
+def test_the_profile_costs_less_than_the_renyi_bound(shape):
+    event = of(0.5, shape)
+    tight = accountants.epsilon(event, delta=1e-5, relation=AR)
+    renyi = accountants.epsilon(event, delta=1e-5, relation=AR, accountant="rdp")
+    once = accountants.epsilon(event.events[0], delta=1e-5, relation=AR)
+    assert once < tight < 0.9 * renyi
+
+
+def test_it_composes_with_other_releases():
+    event = of(0.5, 0.0)
+    alone = accountants.epsilon(event, delta=1e-5, relation=AR)
+    both = accountants.epsilon(events.compose(event, events.gaussian(20.0)), delta=1e-5, relation=AR)
+    assert alone < both < alone + 0.2
+
+
+@pytest.mark.parametrize("shape", [0.0, 1.0, 3.0])
+def test_the_number_of_runs_has_its_law(shape):
+    event, noise = of(0.5, shape, expected=4.0), Noise(3)
+    counts = np.array([selections.draw_count(event, noise) for _ in range(20_000)])
+    assert counts.min() == 1 and counts.mean() == pytest.approx(4.0, rel=0.05)
+    first = (1 - event.gamma) / math.log(1 / event.gamma) if shape == 0 else None
+    if first is not None:
+        assert np.mean(counts == 1) == pytest.approx(first, abs=0.015)
+
+
+def test_an_event_is_stored_and_described():
+    event = of(0.5, 1.0)
+    assert events.from_json(events.to_json(event)) == event
+    assert "best of 5 runs" in events.describe(event)
+
+
+def test_a_fit_is_one_event_within_the_budget_and_finds_the_better_candidate():
+    right = []
+    for seed in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = model(tune(CANDIDATES, expected_runs=8.0), random_state=seed).fit(X, Y)
+        stated = fitted.privacy_
+        assert stated.epsilon <= 3.0 * (1 + 1e-6)
+        assert sum(isinstance(part, BestOf) for part in events.elementary(stated.plan)) == 1
+        right.append(any("2: dp_sgd" in note for note in stated.details["notes"]))
+    assert sum(right) >= 3
+
+
+def test_a_ledger_is_charged_once_and_refuses_the_next(tmp_path: Path):
+    ledger = Ledger.create(tmp_path / "ledger.db")
+    ledger.register("people", epsilon=3.2, delta=1e-5, relation=AR)
+    model(tune(CANDIDATES), ledger=ledger, dataset="people", delta=None).fit(X, Y)
+    assert len(ledger.charges("people")) == 1
+    with pytest.raises(BudgetExceeded):
+        model(tune(CANDIDATES), ledger=ledger, dataset="people", delta=None).fit(X, Y)
+
+
+def test_nothing_is_heard_of_runs_that_lose():
+    heard: list[object] = []
+    fitted = model(tune(CANDIDATES, expected_runs=8.0)).fit(
+        X, Y, observers=[Callback(lambda *a, **k: heard.append((a, k)))]
+    )
+    assert len(fitted.history_) <= 11 and len(heard) <= 12
+
+
+def test_runs_that_fail_lose_silently(monkeypatch):
+    honest = Tuned._once
+    monkeypatch.setattr(
+        Tuned,
+        "_once",
+        lambda self, task, plan, k, noise: None if k == 1 else honest(self, task, plan, k, noise),
+    )
+    fitted = model(tune(CANDIDATES, expected_runs=6.0), random_state=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            assert any("1: dp_sgd" in note for note in fitted.fit(X, Y).privacy_.details["notes"])
+        except SidelightError as error:
+            assert "every run" in str(error)
+
+
+def test_correlated_runs_may_be_candidates():
+    method = dp_sgd(steps=12, expected_batch_size=100, noise=BandedNoise(bands=3, sampled=True))
+    fitted = model(tune([method, *CANDIDATES], expected_runs=3.0)).fit(X, Y)
+    assert fitted.privacy_.epsilon <= 3.0 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: tune([]), "candidates"),
+        (lambda: tune(CANDIDATES, expected_runs=1.0), "above 1"),
+        (lambda: tune(CANDIDATES, shape=-1.0), "shape"),
+        (lambda: tune([tune(CANDIDATES)]), "plan of their own"),
+        (lambda: tune(["non_private"]), "private methods"),
+        (
+            lambda: model(tune([ppsgd(planned_steps=4)])).fit(X, Y, X_public=X[:50], y_public=Y[:50]),
+            "fixed plan",
+        ),
+    ],
+)
+def test_what_cannot_be_accounted_for_is_refused(make, message):
+    with pytest.raises(SidelightError, match=message):
+        make()
+
+
+def test_tune_is_a_name_of_the_package():
+    assert "tune" in sidelight.__all__
