@@ -319,11 +319,17 @@ def _single(event: Event) -> str:
             )
         case events.CorrelatedGaussian():
             share = float(event.sampling_probability)
-            who = "everyone" if share == 1 else f"each with probability {pretty(share)}, those"
+            who = "" if share == 1 else f", each drawn with probability {pretty(share)}"
             return (
-                f"{count(event.steps)} sums over {who} whose turn it was were released with correlated "
-                f"Gaussian noise, made of draws of {_times(float(event.noise_multiplier))}; a record had "
-                f"{count(event.turns)} turns, {count(event.separation)} steps apart."
+                f"{count(event.steps)} sums were released over the records whose turn it was{who}. Their "
+                f"correlated Gaussian noise is made of draws of {_times(float(event.noise_multiplier))}. A "
+                f"record had {count(event.turns)} turns, {count(event.separation)} steps apart."
+            )
+        case events.BestOf():
+            return (
+                f"a random number of runs was made, {pretty(event.expected)} on average, and the best by a "
+                "private score was released, with nothing of the others. A run: "
+                f"{' or '.join(dict.fromkeys(events.describe(one) for one in event.events))}."
             )
         case events.MixtureOfSensitivities():
             low, high = min(event.noise_multipliers), max(event.noise_multipliers)
