@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sidelight.deep import PrivateStep
 from sidelight.deep.given_batch import OwnDraws, ReturningPersons, SampledDraws
 from sidelight.errors import BudgetExceeded, InputError, SidelightError
+from sidelight.methods import BandedNoise, dp_sgd
 from sidelight.privacy import accountants, events
 from sidelight.privacy.events import Poisson
 from sidelight.privacy.identity import Identity
@@ -389,3 +390,73 @@ def test_what_was_spent_so_far_is_below_the_plan_and_reaches_it() -> None:
     with pytest.raises(BudgetExceeded):
         step(of(step.sample()))
     assert step.spent_ == spent[2]
+
+
+# ---------------------------------------------------------------------------------------------------
+# records that take turns
+
+
+def in_turns(**noise: Any) -> PrivateStep:
+    banded = BandedNoise(**{"bands": 3, "cycle": 3, "sampled": False, **noise})
+    return make(method=dp_sgd(noise=banded, clip_norm=1.0), expected_batch_size=N / 3)
+
+
+def gaps(taken: list[tuple[int, np.ndarray]]) -> set[int]:
+    """How many steps of a run lie between two turns of a record."""
+    last, found = np.full(N, -1), set()
+    for step, places in taken:
+        found |= {int(gap) for gap in step - last[places][last[places] >= 0]}
+        last[places] = step
+    return found
+
+
+def test_a_step_that_was_interrupted_does_not_move_turns_together():
+    step, taken = in_turns(), []
+    for attempt in range(9):
+        places = step.sample()
+        if attempt == 4:
+            loop = step._loop
+            whole = loop.clipped_sum
+
+            def interrupted(*args: Any, whole: Any = whole, loop: Any = loop, **options: Any) -> None:
+                loop.clipped_sum = whole
+                whole(*args, **options)
+                raise KeyboardInterrupt
+
+            loop.clipped_sum = interrupted
+            with pytest.raises(KeyboardInterrupt):
+                step(of(places))
+            continue
+        step(of(places))
+        taken.append((step._loop.noise.correlation.step - 1, places))
+    assert min(gaps(taken)) == 3  # the turns of event.separation
+
+
+def test_a_draw_that_no_step_used_is_passed_over_by_its_indices():
+    step, taken = in_turns(), []
+    for attempt in range(8):
+        places = step.sample()
+        if attempt == 4:
+            continue  # a cell that was interrupted before its step
+        if attempt == 5:
+            with pytest.raises(InputError, match="indices="):
+                step(of(places))
+        step(of(places), indices=places)
+        taken.append((step._loop.noise.correlation.step - 1, places))
+    assert min(gaps(taken)) == 3
+
+
+def test_a_loader_may_draw_ahead_of_turns():
+    step = in_turns(sampled=True)
+    ahead = [step.sample() for _ in range(4)]
+    for places in ahead:
+        step(of(places), indices=places)
+    assert step._loop.steps_taken == 4
+
+
+def test_no_step_follows_the_last_turn():
+    step = in_turns()
+    for _ in range(STEPS):
+        step(of(step.sample()))
+    with pytest.raises(BudgetExceeded):
+        step(of(step.sample()))

@@ -233,3 +233,20 @@ def test_no_batch_is_larger_than_the_limit():
 def test_one_sampler_alone_cannot_draw_a_step():
     with pytest.raises(PrivacyConditionError, match="step by step"):
         Turns(1.0, 5, 30, Strategy(BANDED)).indices(10, Noise())
+
+
+def test_a_step_that_failed_is_passed_over_and_none_is_taken_twice():
+    event, account = run_of(), OpenAccount()
+    total, correlation = BoundedSum(np.zeros(4000), sensitivity=1.0, relation=AR), Correlation(event)
+    outputs = np.zeros((7, 4000))
+    for turn in (0, 1, 4, 6):
+        outputs[turn] = release_correlated(
+            total, correlation=correlation, turn=turn, account=account, noise=Noise(turn)
+        ).numpy()
+    inverse = Strategy(event.coefficients).weights(7)
+    expected = [inverse[: turn + 1] @ inverse[: turn + 1] for turn in (4, 6)]
+    found = [float((outputs[turn] ** 2).mean()) / event.noise_multiplier**2 for turn in (4, 6)]
+    assert found == pytest.approx(expected, rel=0.1)
+    assert events.elementary(account.released) == {event: 1}
+    with pytest.raises(PrivacyConditionError, match="next turn"):
+        release_correlated(total, correlation=correlation, turn=6, account=account, noise=Noise())

@@ -52,17 +52,21 @@ class SampledDraws:
     exact: a batch holds every record that was drawn. A loop that drops some of a large batch lets one
     record decide about another. Persons may be fewer: one who was drawn may have no rows.
     everyone: how many there are, where each step takes all of them, so that nothing need be drawn; else 0.
+    in_turn: whether records take turns: a draw is then for one step by its number, and for no other.
     """
 
-    def __init__(self, *, exact: bool, everyone: int = 0) -> None:
+    def __init__(self, *, exact: bool, everyone: int = 0, in_turn: bool = False) -> None:
         self._waiting: deque[Indices] = deque()
-        self._exact, self.everyone = exact, everyone
+        self._exact, self.everyone, self._in_turn = exact, everyone, in_turn
+        self.used = 0  # draws that a step used, or that were passed over
 
     def add(self, drawn: Indices) -> None:
         """These were drawn, for one step."""
         self._waiting.append(drawn)
 
     def check(self, given: int, indices: Indices | None) -> None:
+        if self._in_turn and len(self._waiting) > 1:
+            self._find(indices)
         drawn = self._next()
         if indices is not None and not _within(indices, drawn, all_of_them=self._exact):
             raise InputError(
@@ -78,8 +82,22 @@ class SampledDraws:
             )
 
     def use(self, given: int) -> None:
+        self.used += 1
         if self._waiting:
             self._waiting.popleft()
+
+    def _find(self, indices: Indices | None) -> None:
+        """Pass over draws before that of these records: their steps were not taken."""
+        if indices is None:
+            raise InputError(
+                f"{len(self._waiting)} draws wait for a step, and records take turns with this noise: pass "
+                "indices=, what sample() returned for this batch"
+            )
+        for place, drawn in enumerate(self._waiting):
+            if _within(indices, drawn, all_of_them=self._exact):
+                for _ in range(place):
+                    self.use(0)
+                return
 
     def _next(self) -> Indices:
         if not self._waiting and not self.everyone:

@@ -205,7 +205,10 @@ class PrivateStep:
         self._setting = self._make_setting()
         sampler, exact = self._setting.sampler, unit == "record"
         everyone = n_private if sampler.expected_batch_size(n_private) == n_private else 0
-        self._sampled = None if own_sampling else SampledDraws(exact=exact, everyone=everyone)
+        self._sampled = None
+        if not own_sampling:
+            in_turn = isinstance(sampler, Turns)
+            self._sampled = SampledDraws(exact=exact, everyone=everyone, in_turn=in_turn)
         self._given.draws = self._sampled or OwnDraws(sampler, n_private, exact=exact)
         if unit != "record":
             self._given.returning = ReturningPersons(sampler.expected_batch_size(n_private) / n_private)
@@ -349,6 +352,8 @@ class PrivateStep:
             private_batch, micro_batch=self._problem.micro_batch, augmentations=self.augmentations
         )
         loop, account = self._begin()
+        if self._sampled is not None and isinstance(self._setting.sampler, Turns):
+            loop.steps_taken = self._sampled.used  # a step that failed took the turn of its records with it
         refresh_norms(self.model)
         loop.refresh(read(self.model))
         if not loop.advance(account=account, noise=self._noise):

@@ -201,7 +201,7 @@ class CorrelatedState(NoiseState):
     def __init__(self, event: CorrelatedGaussian, work: Workload) -> None:
         self.correlation = Correlation(event)
         self._event, self._strategy, self._work = event, event.strategy, work
-        self._key = b""
+        self._key, self._turn = b"", 0
         self._places: Places | None = None
 
     @property
@@ -221,12 +221,15 @@ class CorrelatedState(NoiseState):
         if self._places is None:
             self._key = self._key or noise.generator.bytes(32)
             self._places = Places(_turns(setting), setting.n, key=self._key)
+        self._turn = step
         return self._places.turn(step)
 
     def release(
         self, total: BoundedSum, *, std: float, event: Event, account: Account, noise: Noise
     ) -> Released:
-        return release_correlated(total, correlation=self.correlation, account=account, noise=noise)
+        return release_correlated(
+            total, correlation=self.correlation, turn=self._turn, account=account, noise=noise
+        )
 
     def forget(self) -> None:
         self.correlation.forget()

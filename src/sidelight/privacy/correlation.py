@@ -27,19 +27,29 @@ class Correlation:
         self._coefficients = np.asarray(event.coefficients)
         self._kept: Value = None  # a ring of vectors: that of step t is in row t mod (bands − 1)
 
-    def check(self, value: Value) -> None:
-        """Raise if the next step cannot be released, or not with this sum."""
-        if self.step >= self.event.steps:
+    def check(self, value: Value, turn: int) -> None:
+        """Raise if the step with this number cannot be released, or not with this sum."""
+        if max(self.step, turn) >= self.event.steps:
             raise BudgetExceeded(
                 f"all {self.event.steps:,} steps of this run were released. Nothing more was released"
+            )
+        if turn < self.step:
+            raise PrivacyConditionError(
+                f"step {turn} of this run was released: its records have to wait for their next turn"
             )
         if self._kept is not None and tuple(self._kept.shape[1:]) != tuple(value.shape):
             raise PrivacyConditionError(
                 "the sums of a run with correlated noise have one shape; its parts gave another one"
             )
 
+    def at(self, turn: int, value: Value, noise: Noise) -> Value:
+        """Noise of the step with this number. That of steps which were passed over is drawn, and not used."""
+        while self.step < turn:
+            self.draw(value, noise)
+        return self.draw(value, noise)
+
     def draw(self, value: Value, noise: Noise) -> Value:
-        """Noise of this step, of the shape and type of the sum, in units of a draw."""
+        """Noise of the next step, of the shape and type of the sum, in units of a draw."""
         drawn = noise.normal_like(value)
         keep = len(self._coefficients) - 1
         if keep:

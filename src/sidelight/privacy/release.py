@@ -214,22 +214,25 @@ def release(total: BoundedSum, *, std: float, event: Event, account: Account, no
 
 
 def release_correlated(
-    total: BoundedSum, *, correlation: Correlation, account: Account, noise: Noise
+    total: BoundedSum, *, correlation: Correlation, turn: int | None = None, account: Account, noise: Noise
 ) -> Released:
-    """The sum of the next step of a run whose noise is correlated; the first step charges the whole run.
+    """The sum of a step of a run whose noise is correlated; the first one charges the whole run.
 
-    The noise is that of `correlation`, times the event's noise multiplier and the sensitivity of this sum: in
-    units of its sensitivity every step has the same noise, however the bound of contributions moves.
+    turn: the number of the step by which its records were chosen; None: the next. A step that failed before
+    its release is passed over, and none is taken twice: turns would move together. The noise is that of
+    `correlation`, times the event's noise multiplier and the sensitivity of this sum: in units of its
+    sensitivity every step has the same noise, however the bound of contributions moves.
     """
     event = correlation.event
     std = event.noise_multiplier * total.sensitivity
     check_correlated(event, std=std, relation=total.relation, dtype=total._value.dtype)
-    correlation.check(total._value)
+    turn = correlation.step if turn is None else turn
+    correlation.check(total._value, turn)
     account.charge(event if correlation.step == 0 else events.NoOp())
     value = finite(total._value)
-    about = ("release correlated", repr(event), correlation.step, float(std))
+    about = ("release correlated", repr(event), turn, float(std))
     own = noise.bound(*about, value) if noise.repeatable else noise
-    noisy = correlation.draw(value, own)
+    noisy = correlation.at(turn, value, own)
     noisy *= std
     noisy += value
     return Released(noisy, token=_RELEASE_TOKEN)
