@@ -176,14 +176,14 @@ def test_a_column_that_the_schema_ignores_still_reaches_the_model(tmp_path: Path
 
 @pytest.mark.usefixtures("same_noise")
 def test_blocks_on_disk_give_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sidelight.data import placing
+    from sidelight.data import record_storage
 
     private, public = people(2_000, 0), people(200, 1)
     private.to_parquet(tmp_path / "p.parquet")
     old = last_year(people(3_000, 9))
     common: Any = {"target": "sick", "epsilon": 1.0, "public_model": old, "random_state": 0, "trees": False}
     here = fit_tables(tmp_path / "p.parquet", public, **common)
-    monkeypatch.setattr(placing, "fits_in_memory", lambda n, p, memory: memory is None)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda n, p, memory: memory is None)
     there = fit_tables(tmp_path / "p.parquet", public, memory="1GB", **common)
     np.testing.assert_allclose(here.estimator._weights, there.estimator._weights, rtol=1e-5, atol=1e-7)
 

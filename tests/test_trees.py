@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.metrics import log_loss, roc_auc_score
 
 from sidelight import PrivateClassifier, PrivateRegressor
-from sidelight.data import partitions, placing
+from sidelight.data import partitions, record_storage
 from sidelight.errors import InputError
 from sidelight.privacy import events
 from sidelight.tables import fit_tables
@@ -77,7 +77,7 @@ def test_a_folder_with_changed_trees_is_refused(fitted: PrivateClassifier, tmp_p
 
 def test_a_table_in_blocks_has_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_NUMBERS", 1 << 15)
-    monkeypatch.setattr(placing, "fits_in_memory", lambda n, p, memory: memory is None)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda n, p, memory: memory is None)
     (X, y), (Xp, yp) = records(12_000, 0), records(300, 1)
     X.assign(target=y).to_parquet(tmp_path / "private.parquet")
     model = fit_tables(

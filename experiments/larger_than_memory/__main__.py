@@ -124,7 +124,7 @@ def fit(given: Job) -> dict[str, Any]:
     import numpy as np
     import pandas as pd
 
-    from sidelight.data import placing
+    from sidelight.data import record_storage
     from sidelight.data.features import FeaturePlan
     from sidelight.data.schema import Schema
     from sidelight.methods.precision import precision_weighting
@@ -137,7 +137,7 @@ def fit(given: Job) -> dict[str, Any]:
     columns = {name: replace(column, knots=()) for name, column in learned.columns.items()}
     schema = replace(learned, columns=columns, interactions=())
     if given["engine"] == "blocks":
-        placing.fits_in_memory = lambda n, p, memory: False
+        record_storage.fits_in_memory = lambda n, p, memory: False
     clock = Clock()
     on_ray = given["engine"] == "ray"
     model = fit_tables(

@@ -53,7 +53,7 @@ def audited(
 ) -> dict[str, str]:
     """One line of the table."""
     subject = on_network(
-        recipe, relation="add-or-remove-one", steps=steps, rows_a_person=rows, protects=protects
+        recipe, relation="add-or-remove-one", steps=steps, rows_per_person=rows, protects=protects
     )
     result = replay_neighbors(subject, seeds=1)
     found = "passed" if result.passed else f"refuted: {result.findings[0].promise}"

@@ -64,7 +64,7 @@ class TensorBoard(Observer):
             self._writer.add_scalar(f"sidelight/{name}", value, step)
 
     def on_finish(self, statement: PrivacyStatement) -> None:
-        self._writer.add_text("sidelight/guarantee", in_a_line(statement))
+        self._writer.add_text("sidelight/guarantee", one_line_summary(statement))
         self._writer.flush()
 
 
@@ -141,7 +141,7 @@ def guarantee(statement: PrivacyStatement) -> dict[str, float | str]:
     }
 
 
-def in_a_line(statement: PrivacyStatement) -> str:
+def one_line_summary(statement: PrivacyStatement) -> str:
     words = guarantee(statement)
     rest = ", ".join(str(words[name]) for name in ("relation", "unit", "method"))
     return f"ε = {words['epsilon']}, δ = {words['delta']}, {rest}"

@@ -171,13 +171,13 @@ def test_a_fixed_batch_has_the_record_last_or_not_at_all() -> None:
 
 
 def test_whole_persons_are_neighbors() -> None:
-    result = replay_neighbors(on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=3), seeds=1)
+    result = replay_neighbors(on_network(dp_sgd(clip_norm=0.1), steps=1, rows_per_person=3), seeds=1)
     assert result.passed and result.details["largest_share"] > 0.5, str(result)
 
 
 def test_training_by_record_that_claims_persons_is_caught() -> None:
     """Twenty rows, each clipped by itself, move a sum by up to twenty times what is claimed."""
-    subject = on_network(dp_sgd(clip_norm=0.1), steps=1, rows_a_person=20, protects="record")
+    subject = on_network(dp_sgd(clip_norm=0.1), steps=1, rows_per_person=20, protects="record")
     result = replay_neighbors(subject, seeds=1)
     assert any(finding.promise == MOVED for finding in result.findings), str(result)
     assert result.details["largest_share"] > 10

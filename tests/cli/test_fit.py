@@ -145,11 +145,11 @@ def test_parquet_schema_and_ignored_columns(run: Any) -> None:
 
 
 def test_a_folder_larger_than_memory(run: Any, monkeypatch: pytest.MonkeyPatch, tables: Path) -> None:
-    from sidelight.data import placing
+    from sidelight.data import record_storage
 
     os.mkdir("lake")
     os.rename("private.csv", "lake/part.csv")
-    monkeypatch.setattr(placing, "fits_in_memory", lambda *_: False)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda *_: False)
     rest = FIT[2:]
     assert run("fit", "lake", *rest, "--memory", "2GB", "--scratch", ".").code == 0
     assert run("fit", "lake/*.csv", *rest, "--overwrite").code == 0

@@ -16,7 +16,7 @@ ray = pytest.importorskip("ray")
 from tests.blocks import ArrayBlocks  # noqa: E402
 from tests.contracts.neighbors import value_of  # noqa: E402
 
-from sidelight.data import partitions, placing, ray_blocks  # noqa: E402
+from sidelight.data import partitions, ray_blocks, record_storage  # noqa: E402
 from sidelight.data.partitions import PartitionedRows, ScratchBlocks, sample_blocks  # noqa: E402
 from sidelight.data.ray_blocks import RayCluster, ray_cluster  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
@@ -219,7 +219,7 @@ def test_a_fit_is_that_of_one_process_through_kills(
 ) -> None:
     """The user's own cluster (this process has joined one) is used, and left running."""
     monkeypatch.setattr(partitions, "_NUMBERS", 1 << 11)
-    monkeypatch.setattr(placing, "fits_in_memory", lambda *_: False)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda *_: False)
     lake, public = tables(tmp_path)
     made = []
     held = RayCluster.hold
@@ -253,7 +253,7 @@ def test_a_fit_is_that_of_one_process_through_kills(
 def test_a_run_that_cannot_go_on_keeps_its_charge(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placing, "fits_in_memory", lambda *_: False)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda *_: False)
     lake, public = tables(tmp_path)
     book = Ledger.create(tmp_path / "book.ledger")
     book.register("lake", relation=ADD, epsilon=10, delta=1e-5)

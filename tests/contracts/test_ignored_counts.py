@@ -152,9 +152,9 @@ def test_contract_catches_a_check_that_is_not_charged(monkeypatch: pytest.Monkey
 def test_contract_catches_a_check_that_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plan has the method's event alone: the account refuses the count."""
     from sidelight.errors import BudgetExceeded
-    from sidelight.methods.side_release import Beside
+    from sidelight.methods.side_release import PlanWithSideRelease
 
-    monkeypatch.setattr(Beside, "plan", property(lambda self: self.inner))
+    monkeypatch.setattr(PlanWithSideRelease, "plan", property(lambda self: self.inner))
     first, _ = changed(ADD_REMOVE, persons=False)[0]
     with pytest.raises(BudgetExceeded):
         replay.record(METHOD, first)

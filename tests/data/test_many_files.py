@@ -101,8 +101,8 @@ def test_a_ledger_knows_many_files_as_one(tmp_path: Path) -> None:
         (lambda root: frame().assign(z=1).to_parquet(root / "q.parquet"), "a column 'z'"),
         (lambda root: frame().assign(x="1").to_parquet(root / "q.parquet"), "stored as text in"),
         (lambda root: (root / "q.parquet").write_bytes(b"PAR1"), "not a Parquet file, or it is damaged"),
-        (lambda root: (root / "latest.parquet").symlink_to(root / "p2.parquet"), "are one file"),
-        (lambda root: (root / "same.parquet").hardlink_to(root / "p0.parquet"), "are one file"),
+        (lambda root: (root / "latest.parquet").symlink_to(root / "p2.parquet"), "are the same file"),
+        (lambda root: (root / "same.parquet").hardlink_to(root / "p0.parquet"), "are the same file"),
     ],
 )
 def test_files_that_do_not_belong_together_are_refused_by_name(

@@ -18,7 +18,7 @@ from tests.blocks import ArrayBlocks, in_blocks  # noqa: E402
 from tests.contracts.neighbors import value_of  # noqa: E402
 from tests.oracles.reference import CLIPS, LOSSES, METRICS, P, make_data, make_metric  # noqa: E402
 
-from sidelight.data import partitions, placing  # noqa: E402
+from sidelight.data import partitions, record_storage  # noqa: E402
 from sidelight.data.coordinates import Coordinates  # noqa: E402
 from sidelight.data.features import FeaturePlan  # noqa: E402
 from sidelight.data.partitions import (  # noqa: E402
@@ -28,8 +28,8 @@ from sidelight.data.partitions import (  # noqa: E402
     add_shares,
     sample_blocks,
 )
-from sidelight.data.placing import Placed, bytes_of, placed_for  # noqa: E402
 from sidelight.data.private_tables import open_private  # noqa: E402
+from sidelight.data.record_storage import RecordStorage, bytes_of, storage_for  # noqa: E402
 from sidelight.data.rows import PrivateRows, contents  # noqa: E402
 from sidelight.data.schema import Schema  # noqa: E402
 from sidelight.data.targets import Classes  # noqa: E402
@@ -236,16 +236,16 @@ def test_other_sizes_are_refused(given: Any) -> None:
 
 
 def test_small_tables_stay_in_memory_and_large_ones_do_not(tmp_path: Path) -> None:
-    placed = Placed(scratch=tmp_path)
-    assert placed_for(100_000, 75, memory="2GB", placed=placed) is None
-    assert placed_for(100_000, 75, memory=None, placed=placed) is None
-    assert placed_for(5_000_000, 75, memory="2GB", placed=placed) is placed
+    placed = RecordStorage(scratch=tmp_path)
+    assert storage_for(100_000, 75, memory="2GB", placed=placed) is None
+    assert storage_for(100_000, 75, memory=None, placed=placed) is None
+    assert storage_for(5_000_000, 75, memory="2GB", placed=placed) is placed
     with pytest.raises(InputError, match="at least"):
-        placed_for(10**9, 75, memory="2GB", placed=placed)
+        storage_for(10**9, 75, memory="2GB", placed=placed)
     with pytest.raises(InputError, match="GB free"):
-        placed_for(10**9, 10**5, memory="100GB", placed=placed)
+        storage_for(10**9, 10**5, memory="100GB", placed=placed)
     with pytest.raises(InputError, match="written"):
-        placed_for(5_000_000, 75, memory="2GB", placed=Placed(scratch=tmp_path / "none"))
+        storage_for(5_000_000, 75, memory="2GB", placed=RecordStorage(scratch=tmp_path / "none"))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def test_a_table_that_changes_its_size_is_noticed(tmp_path: Path, change: int) -
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitions, "_NUMBERS", 1 << 12)
-    monkeypatch.setattr(placing, "fits_in_memory", lambda n, p, memory: memory is None)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda n, p, memory: memory is None)
 
 
 def records(n: int, seed: int) -> Any:

@@ -16,7 +16,7 @@ from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.release import BoundedSum, joined
-from sidelight.problems.datasets import Records, gathering
+from sidelight.problems.datasets import Records, gather_for
 
 CPU = torch.device("cpu")
 X, Y = blobs(40, 1)
@@ -402,7 +402,7 @@ def test_a_collate_that_keeps_the_order_is_taken(collate: Any) -> None:
 def test_rows_of_tensors_are_taken_at_once_and_in_order() -> None:
     first, second = TensorDataset(X, Y), TensorDataset(X + 100, Y + 1)
     both = ConcatDataset([Subset(first, [5, -1, 2]), second, Subset(ConcatDataset([second, first]), [-1, 0])])
-    take = gathering(both)
+    take = gather_for(both)
     assert take is not None
     wanted = np.array([len(both) - 1, 0, 1, 4, 2, 0, len(both) - 2])
     items = [both[int(i)] for i in wanted]
@@ -430,6 +430,6 @@ def test_a_class_of_ones_own_and_rows_of_two_forms_are_asked_for_items() -> None
         ConcatDataset([plain, TensorDataset(X.double(), Y)]),
         ConcatDataset([plain, TensorDataset(X[:, :1], Y)]),
     ):
-        assert gathering(dataset) is None
+        assert gather_for(dataset) is None
     rows, _ = PrivateRecords(Doubled(plain, [3, 4]), Loading(), torch.device("cpu")).batches(None)[0]
     assert torch.equal(rows, 2 * X[3:5])

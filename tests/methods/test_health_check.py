@@ -109,7 +109,7 @@ def test_a_renamed_category_is_found_where_records_lie_in_blocks(tmp_path: Path)
     many = pd.concat([PRIVATE_TABLE.replace({"job": {"nurse": "Nurse"}})] * 4, ignore_index=True)
     many.to_parquet(path)
     with pytest.warns(RecordsWarning, match="'job'"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sidelight.data.placing.fits_in_memory", lambda *_: False)
+        patch.setattr("sidelight.data.record_storage.fits_in_memory", lambda *_: False)
         patch.setattr("sidelight.data.partitions._NUMBERS", 1 << 14)
         model = fit_tables(path, PUBLIC_TABLE, target="sick", epsilon=1.0)
     (job,) = [row for row in found(model)["misfits"] if row["column"] == "job"]

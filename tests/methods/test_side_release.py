@@ -9,7 +9,7 @@ from sidelight.audit.subjects import ADD_REMOVE, scene
 from sidelight.errors import BudgetExceeded
 from sidelight.methods.baselines import only_public
 from sidelight.methods.ppsgd import ppsgd
-from sidelight.methods.side_release import Beside, plan_beside
+from sidelight.methods.side_release import PlanWithSideRelease, plan_with_side_release
 from sidelight.methods.task import Method, Plan
 from sidelight.privacy import accountants, events
 from sidelight.privacy.contract import Contract
@@ -19,11 +19,11 @@ SIDE = events.gaussian(40.0)
 PURE = "majority-private"  # ε-DP and nothing more: a Gaussian beside it would take much of ε
 
 
-def beside(method: Method, case: Case | None = None, side: events.Event = SIDE) -> Beside | None:
+def beside(method: Method, case: Case | None = None, side: events.Event = SIDE) -> PlanWithSideRelease | None:
     task = scene("logistic" if case is None else case.loss).task(
         method.relations[0] if case is None else case.relation
     )
-    return plan_beside(
+    return plan_with_side_release(
         side, lambda rest: method.plan(replace(task, epsilon=rest)), epsilon=task.epsilon, delta=task.delta,
         relation=task.relation,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from tests.report.test_page import Page, with_statement
 
 from sidelight.privacy import accountants, conversions, events
 from sidelight.report import Card, html
-from sidelight.report.decision import lifetime, page_one, vouched
+from sidelight.report.decision import lifetime, page_one, vouched_facts
 from sidelight.report.facts import FACTS
 from sidelight.report.gain import gain_over_public
 from sidelight.report.guarantee import alarms, guarantee, protected, right_guesses, times_as_likely
@@ -125,13 +125,13 @@ def test_the_lifetime_budget_and_what_all_of_it_would_allow() -> None:
 
 
 def test_everything_that_somebody_vouches_for_is_declared_or_open() -> None:
-    assert {one.state for one in vouched(full_card())} == {"open"}
+    assert {one.state for one in vouched_facts(full_card())} == {"open"}
     done = replace(full_card(), facts=ALL)
-    assert {one.state for one in vouched(done)} == {"declared"} and len(vouched(done)) == 6
+    assert {one.state for one in vouched_facts(done)} == {"declared"} and len(vouched_facts(done)) == 6
     denied = replace(full_card(), facts={**ALL, "size_is_public": False})
-    assert [one.state for one in vouched(denied)].count("denied") == 1
+    assert [one.state for one in vouched_facts(denied)].count("denied") == 1
     alone = replace(full_card(), data={**full_card().data, "public_records": 0}, facts=ALL)
-    assert len(vouched(alone)) == 4  # nothing to vouch for in public records that were not used
+    assert len(vouched_facts(alone)) == 4  # nothing to vouch for in public records that were not used
 
 
 def test_what_nobody_declared_is_listed() -> None:

@@ -273,7 +273,7 @@ def on_network(
     loss: LossPerRecord | None = None,
     private: Data | None = None,
     public: Data | None = None,
-    rows_a_person: int = 1,
+    rows_per_person: int = 1,
     protects: Literal["person", "record"] = "person",
     **options: Any,
 ) -> Network:
@@ -285,7 +285,7 @@ def on_network(
         loss: (outputs, targets) → one loss per record.
         private, public: a pair of tensors each, of synthetic or public records: what an audit shows of its
             records is not private. Inputs are float, one row per record. None generates some.
-        rows_a_person: how many consecutive rows belong to one person; neighbors differ in all of them.
+        rows_per_person: how many consecutive rows belong to one person; neighbors differ in all of them.
         protects: "record" clips every row by itself, and lets the run claim its guarantee for persons.
         options: further settings of `Trainer`: steps, expected_batch_size, optimizer, ...
     """
@@ -296,17 +296,17 @@ def on_network(
     if chosen not in recipe.relations:
         raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
     begins_warm = recipe.start.needs_public
-    data = _blobs(40 * rows_a_person, 1) if private is None else private
+    data = _blobs(40 * rows_per_person, 1) if private is None else private
     guide = _blobs(16, 2) if public is None and private is None else public
     settings = (recipe, chosen, epsilon, delta, model or _small, loss or _cross_entropy, data, guide)
     more = {**_QUICK, **({"warm_up": _BRIEF} if begins_warm else {}), **options}
-    if rows_a_person == 1:
+    if rows_per_person == 1:
         return Network(*settings, more)
-    if len(data[0]) % rows_a_person or len(data[0]) <= (_CHANGED + 1) * rows_a_person:
+    if len(data[0]) % rows_per_person or len(data[0]) <= (_CHANGED + 1) * rows_per_person:
         raise InputError(
-            f"private must be whole persons of {rows_a_person} rows, and more than {_CHANGED + 1}"
+            f"private must be whole persons of {rows_per_person} rows, and more than {_CHANGED + 1}"
         )
-    return PersonNetwork(*settings, more, each=rows_a_person, protects=protects)
+    return PersonNetwork(*settings, more, each=rows_per_person, protects=protects)
 
 
 def _small(width: int) -> nn.Module:

@@ -148,7 +148,7 @@ def _column(series: pd.Series, name: str) -> _Category | _Number:
     try:
         distinct = series.nunique()
     except TypeError:
-        raise InputError(f"column {name!r} holds lists or other values that are not single") from None
+        raise InputError(f"column {name!r} holds lists or other things that are not single values") from None
     if not number or distinct <= min(_FEW, series.notna().sum() // 2):
         return _Category(series)
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -162,10 +162,10 @@ def _column(series: pd.Series, name: str) -> _Category | _Number:
     scores = np.zeros(len(values))
     scores[~missing] = middle[place]
     low, high = (ndtri(edge / counts.sum()) for edge in (np.cumsum(counts) - counts, np.cumsum(counts)))
-    return _Number(series, scores, missing, *_way_back(known, middle, low, high, counts), _whole(known))
+    return _Number(series, scores, missing, *_rank_to_value(known, middle, low, high, counts), _whole(known))
 
 
-def _way_back(
+def _rank_to_value(
     known: Floats, middle: Floats, low: Floats, high: Floats, counts: Places
 ) -> tuple[Floats, Floats]:
     """Values and scores for np.interp: a repeated value keeps the whole stretch of its ranks."""

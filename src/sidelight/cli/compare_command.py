@@ -123,7 +123,9 @@ def _rehearse(public: Path, given: Json, *, quiet: bool) -> Rehearsal:
 
     given["methods"] = given["methods"] or DEFAULT_METHODS
     screen = terminal.console()
-    with terminal.Board(screen, title="Rehearsing on synthetic rows", quiet=quiet, sparks=True) as board:
+    with terminal.ProgressTable(
+        screen, title="Rehearsing on synthetic rows", quiet=quiet, sparks=True
+    ) as board:
         return compare(public, **given, progress=board.show)
 
 

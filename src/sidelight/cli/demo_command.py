@@ -118,7 +118,7 @@ def _run(
     nearest = min(epsilons, key=lambda one: abs(one - 1))
     total = len(METHODS) * len(epsilons) * repeats
     kept: Trial | None = None
-    with terminal.Board(screen, title=title, quiet=quiet) as board:
+    with terminal.ProgressTable(screen, title=title, quiet=quiet) as board:
 
         def before(method: str, epsilon: float) -> None:
             board.show(found, method, epsilon, found.fits, total)
@@ -133,7 +133,7 @@ def _run(
     if not quiet:
         screen.print(f"[bold]{title}[/]")
         screen.print(terminal.grid(found, width=screen.width))
-        _what_it_buys(screen, found)
+        _show_gain(screen, found)
     return found, kept
 
 
@@ -154,7 +154,7 @@ def _estimator(method: str, epsilon: float, stage: Stage) -> PrivateClassifier:
     )
 
 
-def _what_it_buys(screen: Console, comparison: Comparison) -> None:
+def _show_gain(screen: Console, comparison: Comparison) -> None:
     rows = terminal.table(*BUYS, numbers=("ε", *BUYS[2:]))
     for epsilon in comparison.epsilons:
         best = comparison.best(epsilon, among=WITH_PUBLIC)
@@ -326,18 +326,18 @@ PLANS = (  # sampling probability, steps, epsilon
 def show_tour() -> None:
     """Print the tour; it takes a few seconds."""
     screen = terminal.console()
-    _what_a_budget_buys(screen)
+    _show_noise_for_budget(screen)
     ledger = _ledger()
     first = _begin(ledger, "first try")
     screen.print(
         "\n[bold]2. A ledger, and one way out.[/] Dataset 'patients' may spend ε = 3 in its life.\n"
         "A run of ε = 1 was charged before it reads a record; its sum leaves with the noise that was charged."
     )
-    _one_door(screen, first)
+    _show_ledger_refusal(screen, first)
     _spend_until_refused(screen, ledger)
 
 
-def _what_a_budget_buys(screen: Console) -> None:
+def _show_noise_for_budget(screen: Console) -> None:
     screen.print(
         "[bold]1. What a budget buys.[/] The noise multiplier that DP-SGD needs for "
         f"(ε, δ = {_TOUR_DELTA:g})\n"
@@ -402,7 +402,7 @@ def _begin(ledger: Ledger, note: str) -> Run:
     return ledger.begin("patients", plan, relation="add-or-remove-one", method="demo", note=note)
 
 
-def _one_door(screen: Console, run: Run) -> None:
+def _show_ledger_refusal(screen: Console, run: Run) -> None:
     import numpy as np
 
     from sidelight.privacy import events

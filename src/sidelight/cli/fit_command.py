@@ -198,7 +198,7 @@ def _run(given: Json) -> None:
             progress.on_stage("writing")
             _save(model, out, overwrite, facts)
     except KeyboardInterrupt:
-        _say_what_was_spent(progress, given["ledger"], runs)
+        _print_spending(progress, given["ledger"], runs)
         raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
         terminal.as_json(_as_data(model, out))
@@ -258,7 +258,7 @@ def _runs(ledger: Path | None) -> int:
     return sum(len(book.charges(name)) for name in book.datasets())
 
 
-def _say_what_was_spent(progress: FitProgress, ledger: Path | None, runs: int) -> None:
+def _print_spending(progress: FitProgress, ledger: Path | None, runs: int) -> None:
     """The only line of an interrupted fit."""
     if ledger is not None:
         outcome = f"its charge stays in {ledger}" if _runs(ledger) > runs else "nothing was charged"

@@ -54,7 +54,7 @@ def fit_summary(model: TableModel, out: Path) -> str:
         "fitted": [f"{data['target']} from {len(data['columns'])} columns: {sizes}"],
         "spent": [_guarantee(statement), *_in_people(card)],
         "WARNING": alarms(card),
-        "helped": _helped(card),
+        "helped": _gain_lines(card),
         "method": [_method(statement), *dict.fromkeys(reasons)],
         "health": [statement.health] if statement.health else [],
         "quality": score_lines(plain(model.scores)),
@@ -99,7 +99,7 @@ def _in_people(card: Card) -> list[str]:
     return lines
 
 
-def _helped(card: Card) -> list[str]:
+def _gain_lines(card: Card) -> list[str]:
     """Whether private records helped, or that nobody can tell."""
     from sidelight.report.gain import gain_over_public
 

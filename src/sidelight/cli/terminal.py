@@ -306,7 +306,7 @@ def sparkline(comparison: Comparison, method: str) -> str:
     return "".join(" " if score is None else _BARS[round((score[0] - low) / reach * 7)] for score in scores)
 
 
-class Board:
+class ProgressTable:
     """The table while it fills in, on a terminal; a bar on stderr if only that is one; else nothing."""
 
     def __init__(self, screen: Console, *, title: str, quiet: bool = False, sparks: bool = False) -> None:

@@ -37,7 +37,15 @@ from sidelight.data.own_model import OwnModel
 from sidelight.data.private_tables import PrivateTable
 from sidelight.data.schema import ENCODED, Column, Schema, TargetColumn, first_digits
 from sidelight.data.targets import LabelReader
-from sidelight.data.values import ColumnData, as_indices, as_number, as_places, as_text, as_truth, spellings
+from sidelight.data.values import (
+    ColumnData,
+    as_indices,
+    as_number,
+    as_text,
+    as_truth,
+    category_indices,
+    spellings,
+)
 from sidelight.errors import InputError
 from sidelight.features.encoders import encode_texts, encoder_by_hash, remembered
 
@@ -382,7 +390,7 @@ def encode_target(schema: Schema, values: ColumnData) -> Array:
     if target.task == "regression":
         return as_number(values)
     labels = np.array([*target.classes, None if _is_text(target) else np.nan], dtype=object)
-    found: Array = labels[as_places(values, LabelReader(np.asarray(target.classes)).place)]
+    found: Array = labels[category_indices(values, LabelReader(np.asarray(target.classes)).place)]
     return found if _is_text(target) else found.astype(np.float64)
 
 

@@ -114,7 +114,7 @@ def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
         if share.asked == asked and 0 <= share.block < blocks:
             found.setdefault(share.block, share)
     if len(found) != blocks:
-        raise SidelightError("a block of private records did not answer, so there is no sum over all records")
+        raise SidelightError("a block of private records gave no answer, so there is no sum over all records")
     ordered = [found[block] for block in range(blocks)]
     total = np.array(ordered[0].value, dtype=np.float64)
     for share in ordered[1:]:
@@ -375,7 +375,7 @@ class ScratchBlocks:
         starts = [0, *itertools.accumulate(every)]
         layouts: list[tuple[int, _Layout, Floats]] = []
         # A warning about a private value would be an output, also in the log of a worker.
-        with nameless(folder) as file, np.errstate(all="ignore"):
+        with unnamed_file(folder) as file, np.errstate(all="ignore"):
             for block, rows in source.read(range(len(every)) if blocks is None else blocks):
                 layouts.append((block, _write(file, rows._contents), tally_of(rows)))
                 if progress is not None:
@@ -447,7 +447,7 @@ def _write(file: IO[bytes], held: Contents) -> _Layout:
     return _Layout(at, kinds)
 
 
-def nameless(folder: str | os.PathLike[str] | None) -> IO[bytes]:
+def unnamed_file(folder: str | os.PathLike[str] | None) -> IO[bytes]:
     """A file for this process alone, which no folder lists."""
     try:
         return tempfile.TemporaryFile(dir=folder, prefix=".sidelight-")

@@ -103,7 +103,7 @@ def as_text(values: ColumnData) -> Array:
     return texts
 
 
-def as_places(values: ColumnData, place: Callable[[object], int]) -> NDArray[np.intp]:
+def category_indices(values: ColumnData, place: Callable[[object], int]) -> NDArray[np.intp]:
     """place(value) of every value; once for equal texts, and for equal values of Arrow."""
     column = _arrow(values)
     if column is None:
@@ -113,7 +113,7 @@ def as_places(values: ColumnData, place: Callable[[object], int]) -> NDArray[np.
 
 def as_indices(values: ColumnData, index: Callable[[str | None], int]) -> NDArray[np.intp]:
     """index(text) of every value, for the texts of `as_text`."""
-    return as_places(values, lambda value: index(text_of(value)))
+    return category_indices(values, lambda value: index(text_of(value)))
 
 
 def as_codes(values: ColumnData, code: Callable[[object], int]) -> NDArray[np.intp]:

@@ -54,11 +54,11 @@ from sidelight.deep.prepare import check_model
 from sidelight.deep.trainer import Trainer
 from sidelight.errors import InputError, PrivacyConditionError, first_line
 from sidelight.estimators.fit_records import persons_in
-from sidelight.estimators.surroundings import (
+from sidelight.estimators.sklearn_context import (
     ScoreWarning,
     memory_around,
     remember_records,
-    warn_of_surroundings,
+    warn_outside_fit,
 )
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.recipe import Recipe
@@ -107,7 +107,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
             persons: (n,) whose each row is, where a person has several: the guarantee is then for all of
                 them. Or X is a frame, and `unit` the column that names persons.
         """
-        around = (*warn_of_surroundings(), *self._assumed(y_public))
+        around = (*warn_outside_fit(), *self._assumed(y_public))
         check_model(self.model)
         named = self._persons(X, persons)
         if self.unit != "record":

@@ -56,7 +56,7 @@ from sidelight.methods.part_kinds import FinishRule, Setting
 from sidelight.methods.parts import AllRecords, Cold, ConstantNoise, MeanLastHalf, MeanTail, Reuse
 from sidelight.methods.ppsgd import GrowingBudget
 from sidelight.methods.recipe import Loop, Recipe
-from sidelight.methods.side_release import plan_beside
+from sidelight.methods.side_release import plan_with_side_release
 from sidelight.methods.task import PUBLIC_APART, Plan
 from sidelight.oracles.network.batches import Batch, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
@@ -227,7 +227,7 @@ class Preparation:
         def plan_at(rest: float) -> Plan:
             return recipe.noise_plan(self._setting(recipe, rest))
 
-        found = plan_beside(compose(*sides), plan_at, relation=self.relation, **how)
+        found = plan_with_side_release(compose(*sides), plan_at, relation=self.relation, **how)
         if found is None:
             self.check_details = skipped(f"the plan of {recipe.name} has no room for it")
             return budget

@@ -19,7 +19,7 @@ from sidelight.estimators.estimator_output import labels_in
 from sidelight.estimators.fit_records import FitRecords, PublicTable
 from sidelight.estimators.frame_schemas import labels_of
 from sidelight.estimators.linear import PrivateLinear
-from sidelight.estimators.surroundings import ScoreWarning
+from sidelight.estimators.sklearn_context import ScoreWarning
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.losses import get_loss
 from sidelight.methods.probabilities import ScaledFit, WithProbabilities

@@ -22,8 +22,8 @@ from sidelight.data.leaves import ColumnGroup
 from sidelight.data.own_model import OwnModel
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.persons import Names, Persons
-from sidelight.data.placing import Placed
 from sidelight.data.private_tables import PrivateTable
+from sidelight.data.record_storage import RecordStorage
 from sidelight.data.rows import PrivateRows, stacked
 from sidelight.data.schema import Schema
 from sidelight.data.targets import Target
@@ -95,7 +95,7 @@ class FitRecords(Protocol):
         """How a table is read; None for numbers."""
 
     @property
-    def placed(self) -> Placed | None:
+    def placed(self) -> RecordStorage | None:
         """Where blocks of the records go; None holds all of them in memory."""
 
     @property
@@ -209,7 +209,7 @@ class SchemaRecords:
     y: Array | None = None
     given: tuple[object, ...] = ()  # X and y as the user passed them, if they are apart
     persons: Persons | None = None
-    placed: Placed | None = None  # where blocks of them go, if they do not fit in memory
+    placed: RecordStorage | None = None  # where blocks of them go, if they do not fit in memory
     own: OwnModel | None = None
 
     @property

@@ -39,10 +39,10 @@ from sidelight.estimators.frame_schemas import (
     target_name,
     with_target,
 )
-from sidelight.estimators.surroundings import (
+from sidelight.estimators.sklearn_context import (
     refuse_transformed_target,
     remember_records,
-    warn_of_surroundings,
+    warn_outside_fit,
 )
 from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
 from sidelight.methods.leaf_boosting import WithLeaves
@@ -96,7 +96,7 @@ class PrivateLinear(EstimatorInput):
             observers: notified of the charge, of every step and of the statement (`sidelight.observers`).
         """
         refuse_transformed_target(y_public)
-        around = warn_of_surroundings()
+        around = warn_outside_fit()
         self.check_parameters()
         observers = check_observers(observers)
         self._check_given(y, X_public, y_public)

@@ -16,7 +16,7 @@ from sidelight.data.targets import RealTarget, TargetScale, range_of_targets, re
 from sidelight.errors import InputError
 from sidelight.estimators.fit_records import FitRecords, PublicTable
 from sidelight.estimators.linear import PrivateLinear, PublicPart
-from sidelight.estimators.surroundings import ScoreWarning
+from sidelight.estimators.sklearn_context import ScoreWarning
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.losses import get_loss
 from sidelight.methods.intervals import ResidualFit, WithIntervals, intervals_of, public_residuals

@@ -387,7 +387,7 @@ def _public_images(X: Images) -> Array:
     if images.dtype.kind == "f" and not np.isfinite(images).all():
         raise InputError("public images must be finite; remove those with missing pixels")
     if images.min() == images.max():
-        raise InputError("public images must not all be of a single color")
+        raise InputError("public images must not all be of one color")
     return images
 
 

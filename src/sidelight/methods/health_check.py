@@ -26,7 +26,7 @@ from scipy.stats import norm
 from sidelight.arrays import Array, Floats, Json, Mask
 from sidelight.data.rows import tally
 from sidelight.errors import RecordsWarning, warn_charged
-from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
+from sidelight.methods.side_release import PlanWithSideRelease, WrappedMethod, plan_with_side_release
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.row_sums import count_ignored, ignored_scales
 from sidelight.privacy import conversions, events
@@ -238,7 +238,7 @@ class WithHealthCheck(WrappedMethod):
         plan = self.check.plan(task.n, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         if plan is None:
             return self._without(self.method.plan(task), too_few(task.n, task.epsilon))
-        found = plan_beside(
+        found = plan_with_side_release(
             plan.event,
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
             epsilon=task.epsilon,
@@ -255,7 +255,7 @@ class WithHealthCheck(WrappedMethod):
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         if "beside" not in plan.state:
             return self.method.run(task, plan.state["plan"], account=account, noise=noise)
-        beside: Beside = plan.state["beside"]
+        beside: PlanWithSideRelease = plan.state["beside"]
         check: CheckPlan = plan.state["check"]
         fitted = self.method.run(beside.task(task), beside.inner, account=account, noise=noise)
         total = task.rows.summed(partial(count_ignored, relation=task.relation))

@@ -25,7 +25,7 @@ from sidelight.arrays import Array, Floats
 from sidelight.data.guide import GuideColumns
 from sidelight.errors import InputError
 from sidelight.methods.baselines import best_on_folds
-from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
+from sidelight.methods.side_release import PlanWithSideRelease, WrappedMethod, plan_with_side_release
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.score_counts import count_residuals
 from sidelight.privacy import accountants, conversions, events
@@ -85,7 +85,7 @@ class WithIntervals(WrappedMethod):
         if share is None or task.unit != "record" or task.target_bound is None:
             return _alone(self.method.plan(task))
         z = 1 / (math.sqrt(share) * conversions.gdp_mu(task.epsilon, task.delta))
-        found = plan_beside(
+        found = plan_with_side_release(
             events.gaussian(z),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
             epsilon=task.epsilon,
@@ -101,7 +101,7 @@ class WithIntervals(WrappedMethod):
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float | None = plan.state["z"]
-        beside: Beside | None = plan.state.get("beside")
+        beside: PlanWithSideRelease | None = plan.state.get("beside")
         asked = task if beside is None else beside.task(task)
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
         if z is None:

@@ -36,7 +36,7 @@ from sidelight.methods.adassp import Releases
 from sidelight.methods.baselines import best_on_folds
 from sidelight.methods.probabilities import ScaledFit, probability_scale
 from sidelight.methods.public_trees import SMALL_LEAVES, BoostedFolds, boosted
-from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
+from sidelight.methods.side_release import PlanWithSideRelease, WrappedMethod, plan_with_side_release
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.leaf_sums import LeafOracle
 from sidelight.privacy import conversions, events
@@ -88,7 +88,7 @@ class WithLeaves(WrappedMethod):
         if len(splits):
             share = _share_of(worth) if self.share is None else self.share
             z = math.sqrt((self.rounds + 1) / share) / conversions.gdp_mu(task.epsilon, task.delta)
-            found = plan_beside(
+            found = plan_with_side_release(
                 events.repeat(events.gaussian(z), self.rounds + 1),
                 lambda rest: self.method.plan(replace(task, epsilon=rest)),
                 epsilon=task.epsilon,
@@ -116,7 +116,7 @@ class WithLeaves(WrappedMethod):
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         z: float | None = plan.state["z"]
-        beside: Beside | None = plan.state.get("beside")
+        beside: PlanWithSideRelease | None = plan.state.get("beside")
         asked = task if beside is None else beside.task(task)
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
         if z is None:

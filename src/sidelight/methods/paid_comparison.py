@@ -33,7 +33,7 @@ from sidelight.errors import PrivacyWarning, warn_charged
 from sidelight.losses import Loss, get_loss
 from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.probabilities import ScaledFit, probability_scale
-from sidelight.methods.side_release import WrappedMethod, plan_beside
+from sidelight.methods.side_release import WrappedMethod, plan_with_side_release
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.loss_sums import clipped_losses, loss_differences
 from sidelight.privacy import conversions, events
@@ -70,7 +70,7 @@ class PaidComparison(WrappedMethod):
         factor = 1 if task.relation == "add-or-remove-one" else 2
         if z * factor > _COARSEST * task.n:
             return self._alone(task, "n·ε is too small for a comparison on private records")
-        found = plan_beside(
+        found = plan_with_side_release(
             events.repeat(events.gaussian(z), 2),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
             epsilon=task.epsilon,

@@ -36,7 +36,7 @@ from sidelight.errors import AssumptionError
 from sidelight.losses import Loss
 from sidelight.methods.baselines import best_on_folds, fit_public
 from sidelight.methods.public_guard import UNUSED
-from sidelight.methods.side_release import Beside, WrappedMethod, plan_beside
+from sidelight.methods.side_release import PlanWithSideRelease, WrappedMethod, plan_with_side_release
 from sidelight.methods.task import Fitted, Plan, Task
 from sidelight.oracles.linear.score_counts import count_gaps, gaps
 from sidelight.privacy import accountants, conversions, events
@@ -103,7 +103,7 @@ class WithProbabilities(WrappedMethod):
         if self.source == "public" or task.unit != "record":
             return self._alone(task)
         z = 1 / (math.sqrt(self.share) * conversions.gdp_mu(task.epsilon, task.delta))
-        found = plan_beside(
+        found = plan_with_side_release(
             events.gaussian(z),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
             epsilon=task.epsilon,
@@ -123,7 +123,7 @@ class WithProbabilities(WrappedMethod):
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> ScaledFit:
         z: float | None = plan.state["z"]
-        beside: Beside | None = plan.state.get("beside")
+        beside: PlanWithSideRelease | None = plan.state.get("beside")
         asked = task if beside is None else beside.task(task)
         fitted = self.method.run(asked, plan.state["plan"], account=account, noise=noise)
         if UNUSED in fitted.found:

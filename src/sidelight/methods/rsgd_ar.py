@@ -34,7 +34,7 @@ from sidelight.privacy.release import Account, release
 Gradient = Callable[[Floats, int], Floats]  # the mean gradient over batch j at w, data part alone
 
 
-class Move(NamedTuple):
+class ScheduledStep(NamedTuple):
     """One move of the algorithm: a step on a batch, or (batch None) the average and restart."""
 
     epoch: int
@@ -42,15 +42,17 @@ class Move(NamedTuple):
     step_size: float
 
 
-def schedule(*, batches: int, epochs: int, step_size: float, average_every: int | None) -> Iterator[Move]:
+def schedule(
+    *, batches: int, epochs: int, step_size: float, average_every: int | None
+) -> Iterator[ScheduledStep]:
     """The moves, in order. The descent and the sensitivity recursion both read it, so they cannot differ."""
     since_restart = 0
     for epoch in range(1, epochs + 1):
         since_restart += 1
         for j in range(batches):
-            yield Move(epoch, j, step_size / since_restart)
+            yield ScheduledStep(epoch, j, step_size / since_restart)
         if average_every and epoch % average_every == 0:
-            yield Move(epoch, None, 0.0)
+            yield ScheduledStep(epoch, None, 0.0)
             since_restart = 0
 
 
@@ -85,7 +87,9 @@ def sensitivities(
     return moved
 
 
-def descend(gradient: Gradient, moves: Iterator[Move], *, start: Floats, regularization: float) -> Floats:
+def descend(
+    gradient: Gradient, moves: Iterator[ScheduledStep], *, start: Floats, regularization: float
+) -> Floats:
     """The algorithm without its noise. The gradient is used as it is: normalizing it voids the proof."""
     w, total, count = start, np.zeros_like(start), 0
     for _, j, eta in moves:

@@ -25,7 +25,7 @@ _TRIES = 6
 _SHORT = 1 - 1e-9  # of μ: what bisections and sums may lose to rounding
 
 
-class Beside(NamedTuple):
+class PlanWithSideRelease(NamedTuple):
     """The plan of a method next to a small release."""
 
     inner: Plan  # of the method alone
@@ -49,9 +49,9 @@ class Beside(NamedTuple):
         return replace(task, epsilon=self.epsilon)
 
 
-def plan_beside(
+def plan_with_side_release(
     side: Event, plan_at: Callable[[float], Plan], *, epsilon: float, delta: float, relation: Relation
-) -> Beside | None:
+) -> PlanWithSideRelease | None:
     """Plan a method with the ε that `side` leaves of the budget; None if it leaves none.
 
     The first ε′ is that of Gaussian differential privacy, where μ² adds up (Corollary 3.3 of Dong, Roth & Su,
@@ -64,7 +64,7 @@ def plan_beside(
     for _ in range(_TRIES):
         if not rest > 0:  # δ alone covers what would be left
             return None
-        found = Beside(plan_at(rest), rest, side)
+        found = PlanWithSideRelease(plan_at(rest), rest, side)
         if not found.spends:
             return found
         cost = accountants.epsilon(found.plan.event, delta=delta, relation=relation)

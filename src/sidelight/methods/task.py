@@ -362,9 +362,9 @@ def fit_charged(
             stack.enter_context(_warned_once(method))
         run, account = contract.begin()
         stack.enter_context(run)
-        _tell_read(observers, 0, task.n)
+        _notify_rows_read(observers, 0, task.n)
         rows = read()
-        _tell_read(observers, task.n, task.n)
+        _notify_rows_read(observers, task.n, task.n)
         contract.key(noise, run, *_identity(method, task))
         rows.bind(noise)
         ready = replace(task, rows=rows, observers=observers)
@@ -373,7 +373,7 @@ def fit_charged(
     return fitted, statement
 
 
-def _tell_read(observers: tuple[Observer, ...], done: int, records: int) -> None:
+def _notify_rows_read(observers: tuple[Observer, ...], done: int, records: int) -> None:
     for observer in observers:
         observer.on_read(done, records)
 

@@ -249,7 +249,7 @@ class Records:
 
     @cached_property
     def _gather(self) -> Gather | None:
-        return None if self.loading.collate is not None else gathering(self.dataset)
+        return None if self.loading.collate is not None else gather_for(self.dataset)
 
     def _from_tensors(self, wanted: NDArray[np.int64]) -> Batch | None:
         """Straight from the tensors of a TensorDataset, or of subsets and concatenations of such."""
@@ -296,7 +296,7 @@ def not_interrupted(worker: int) -> None:
 Gather: TypeAlias = Callable[[NDArray[np.int64]], list[Tensor]]  # rows by their numbers
 
 
-def gathering(dataset: object) -> Gather | None:
+def gather_for(dataset: object) -> Gather | None:
     """How to take rows from the tensors of a dataset at once; None where items must be asked for.
 
     For a TensorDataset, and for subsets and concatenations of such whose rows have one form. A class of
@@ -305,11 +305,11 @@ def gathering(dataset: object) -> Gather | None:
     if type(dataset) is TensorDataset:
         return partial(_rows_of, dataset.tensors)
     if type(dataset) is Subset:
-        inner, indices = gathering(dataset.dataset), np.asarray(dataset.indices, dtype=np.int64)
+        inner, indices = gather_for(dataset.dataset), np.asarray(dataset.indices, dtype=np.int64)
         size = record_count(dataset.dataset)
         return None if inner is None else lambda rows: inner(indices[rows] % size)  # −1 is the last
     if type(dataset) is ConcatDataset:
-        parts = [gathering(part) for part in dataset.datasets]
+        parts = [gather_for(part) for part in dataset.datasets]
         found = [part for part in parts if part is not None]
         if len(found) < len(parts) or len({_form_of_rows(part(np.arange(0))) for part in found}) > 1:
             return None

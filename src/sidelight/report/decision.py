@@ -11,7 +11,7 @@ from typing import Literal
 from sidelight.arrays import Json
 from sidelight.numbers import count, down, up
 from sidelight.report.card import Card, number
-from sidelight.report.facts import FACTS, said_of, undeclared
+from sidelight.report.facts import FACTS, declared_text, undeclared
 from sidelight.report.gain import gain_over_public
 from sidelight.report.guarantee import EVEN, Kind, alarms, composed, protected, right_in, uses_public
 from sidelight.report.tradeoff import right_at_most
@@ -24,7 +24,7 @@ ADDS_UP = (
 
 
 @dataclass(frozen=True)
-class Vouched:
+class VouchedFact:
     """Something that no program can check, and whoever signs answers for."""
 
     text: str
@@ -36,19 +36,19 @@ def page_one(card: Card, kind: Kind) -> Json:
     gain = gain_over_public(card.scores, card.statement["details"])
     missing = undeclared(card.facts)
     return {
-        "who": [(FACTS[name][0].capitalize(), said_of(card.facts, name)) for name in _WHO],
+        "who": [(FACTS[name][0].capitalize(), declared_text(card.facts, name)) for name in _WHO],
         "records": _records(card),
         "alarms": alarms(card),
         "budget": lifetime(card) if kind == "private" else [],
         "gain": None if gain is None else (gain.score.capitalize(), gain.size, f"{gain.where}."),
         "verdict": "" if gain is None else gain.verdict,
-        "necessity": said_of(card.facts, "necessity"),
-        "vouched": vouched(card) if kind == "private" else [],
+        "necessity": declared_text(card.facts, "necessity"),
+        "vouched_facts": vouched_facts(card) if kind == "private" else [],
         "stated": len(card.statement["assumptions"]),
         "undeclared": missing,
-        "opinion": said_of(card.facts, "officer_opinion"),
-        "reviewer": said_of(card.facts, "reviewer"),
-        "review_date": said_of(card.facts, "review_date"),
+        "opinion": declared_text(card.facts, "officer_opinion"),
+        "reviewer": declared_text(card.facts, "reviewer"),
+        "review_date": declared_text(card.facts, "review_date"),
         "digest": card.digest,
     }
 
@@ -103,12 +103,12 @@ def _whole_budget(card: Card, budget: float, delta: float) -> str:
     )
 
 
-def vouched(card: Card) -> list[Vouched]:
+def vouched_facts(card: Card) -> list[VouchedFact]:
     """Each assumption that a person has to answer for, and whether somebody declared it."""
     facts = card.facts
     lines = []
     if uses_public(card):
-        source = said_of(facts, "public_source")
+        source = declared_text(facts, "public_source")
         about = f" ({source})" if source else ""
         lines += [
             _yes_or_no(
@@ -133,21 +133,21 @@ def vouched(card: Card) -> list[Vouched]:
             "released without being charged",
         ),
     ]  # fmt: skip
-    side = said_of(facts, "side_channels")
+    side = declared_text(facts, "side_channels")
     text = "Side channels (running time, memory, access to the machine) are controlled"
-    return [*lines, Vouched(f"{text}: {side}" if side else text, "declared" if side else "open")]
+    return [*lines, VouchedFact(f"{text}: {side}" if side else text, "declared" if side else "open")]
 
 
-def _rows_per_person(card: Card) -> Vouched:
+def _rows_per_person(card: Card) -> VouchedFact:
     if card.unit != "record":
-        return Vouched(f"All rows of a person share one value of {card.unit!r}", "declared")
+        return VouchedFact(f"All rows of a person share one value of {card.unit!r}", "declared")
     who = protected(card)
     if who.whose == "record":
-        return Vouched("How many records one person has at most", "open")
+        return VouchedFact("How many records one person has at most", "open")
     plural = "record" if who.records == 1 else "records"
-    return Vouched(f"No person has more than {count(who.records)} {plural}", "declared")
+    return VouchedFact(f"No person has more than {count(who.records)} {plural}", "declared")
 
 
-def _yes_or_no(card: Card, fact: str, text: str) -> Vouched:
+def _yes_or_no(card: Card, fact: str, text: str) -> VouchedFact:
     value = card.facts.get(fact)
-    return Vouched(text, "declared" if value is True else "denied" if value is False else "open")
+    return VouchedFact(text, "declared" if value is True else "denied" if value is False else "open")

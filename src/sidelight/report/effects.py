@@ -156,7 +156,7 @@ def effects_of(model: Model, rows: TableLike | None) -> Effects:
     schema = model.schema_of_numbers() if known is None else known
     if len(schema.used) > _WIDEST:
         return Effects()
-    more = _asked_besides(model, schema)
+    more = _extra_inputs(model, schema)
     given = None if rows is None else _columns(rows, [*schema.used, *more])
     base = _made_up(schema) if given is None else given
     if base is None:
@@ -170,7 +170,7 @@ def effects_of(model: Model, rows: TableLike | None) -> Effects:
         return Effects(names, percent, over, _largest(schema, base, predict))
 
 
-def _asked_besides(model: Model, schema: Schema) -> list[str]:
+def _extra_inputs(model: Model, schema: Schema) -> list[str]:
     """Columns that the user's `public_model` takes, and the schema does not."""
     own = getattr(getattr(model, "_coordinates", None), "own", None)
     columns = () if own is None else own.columns or ()

@@ -121,7 +121,7 @@ def _is_date(value: object) -> bool:
     return True
 
 
-def said_of(facts: Json, name: str) -> str | None:
+def declared_text(facts: Json, name: str) -> str | None:
     """A fact in words; None if it was not declared."""
     value = facts.get(name)
     if value is None or isinstance(value, bool):
@@ -131,7 +131,7 @@ def said_of(facts: Json, name: str) -> str | None:
 
 def declared(facts: Json) -> list[tuple[str, str | None]]:
     """Every fact in words; None if it was not declared."""
-    return [(label, said_of(facts, name)) for name, (label, _) in FACTS.items()]
+    return [(label, declared_text(facts, name)) for name, (label, _) in FACTS.items()]
 
 
 def undeclared(facts: Json) -> list[str]:

@@ -169,10 +169,10 @@ def _planned(card: Card) -> Chart | None:
         return None
     if len(parts) == 1:
         event = next(iter(parts))
-        so_far = {k: events.compose(*check, events.repeat(event, k)) for k in _looks(steps)}
+        so_far = {k: events.compose(*check, events.repeat(event, k)) for k in _shown_steps(steps)}
     elif accountants.gdp(card.plan) is not None and all(z is not None and 0 < z < math.inf for z in noise):
         each = [events.gaussian(z) for z in noise if z is not None]
-        so_far = {k: events.compose(*check, *each[:k]) for k in _looks(steps)}
+        so_far = {k: events.compose(*check, *each[:k]) for k in _shown_steps(steps)}
     else:
         return None
     spent = [card.epsilon if k == planned else _spent(card, event) for k, event in so_far.items()]
@@ -194,7 +194,7 @@ def _check_event(card: Card) -> list[events.Event]:
     return [event for event in single if noise is not None and least_multiplier(event) == noise][:1]
 
 
-def _looks(steps: int) -> list[int]:
+def _shown_steps(steps: int) -> list[int]:
     return sorted({max(1, round(steps * k / _LOOKS)) for k in range(_LOOKS + 1)})
 
 

@@ -18,8 +18,8 @@ from sidelight.numbers import pretty, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.noise import SEED_ASSUMPTION
 from sidelight.report.card import Card, number
-from sidelight.report.decision import lifetime, vouched
-from sidelight.report.facts import FACTS, said_of
+from sidelight.report.decision import lifetime, vouched_facts
+from sidelight.report.facts import FACTS, declared_text
 from sidelight.report.figures import charged
 from sidelight.report.gain import gain_over_public
 from sidelight.report.guarantee import Protected, changed, protected, uses_public
@@ -84,7 +84,7 @@ def evaluation(card: Card) -> list[Evaluated]:
 
     One more than there: whether the public records are public, on which everything here rests.
     """
-    side, unit = said_of(card.facts, "side_channels"), protected(card)
+    side, unit = declared_text(card.facts, "side_channels"), protected(card)
     known: State = "answered" if card.unit != "record" else "declared" if unit.whose == "person" else "open"
     return [
         Evaluated("Definition and parameters", _definition(card)),
@@ -194,7 +194,7 @@ def _collection(card: Card) -> Evaluated:
 def _public_records(card: Card) -> Evaluated:
     if not uses_public(card):
         return Evaluated("Public records", "none were used")
-    lines = [line for line in vouched(card) if "public record" in line.text]
+    lines = [line for line in vouched_facts(card) if "public record" in line.text]
     said = all(line.state == "declared" for line in lines)
     text = "; ".join(f"{line.text}: {line.state}" for line in lines)
     return Evaluated("Public records", f"used without protection. {text}", "declared" if said else "open")
@@ -225,7 +225,7 @@ def registry_entry(card: Card) -> Json:
         "dp_variant": {
             "variant_name": "Approximate DP" if card.delta > 0 else "Pure DP",
             "data_domain": _domain(card),
-            "unprotected_quantities": _in_the_clear(card),
+            "unprotected_quantities": _public_facts(card),
         },
         "privacy_loss": {
             "privacy_unit": "person" if who.whose == "person" else "record",
@@ -237,7 +237,7 @@ def registry_entry(card: Card) -> Json:
             "privacy_parameters_details": _parameters(card, who),
         },
         "deployment_model": {
-            "model_name": "Federated" if " clients" in _in_the_clear(card) else "Central",
+            "model_name": "Federated" if " clients" in _public_facts(card) else "Central",
             "actors": _trust(card),
             "release_type": "One release",
             "release_type_details": " ".join(lifetime(card)),
@@ -282,7 +282,7 @@ def _domain(card: Card) -> str | None:
     return f"tables with the columns {', '.join(map(str, columns))} and a target, and any values in them"
 
 
-def _in_the_clear(card: Card) -> str:
+def _public_facts(card: Card) -> str:
     """What the model and its report show of the private records without noise."""
     return (
         "; ".join(str(line) for line in card.statement["assumptions"] if str(line).endswith(_IN_THE_CLEAR))
@@ -291,7 +291,7 @@ def _in_the_clear(card: Card) -> str:
 
 
 def _guided(card: Card) -> str:
-    source = said_of(card.facts, "public_source")
+    source = declared_text(card.facts, "public_source")
     rows = f"public records ({source})" if source else "public records"
     return (
         f"column types, bounds and settings come from {rows} and declarations, never from private ones; "

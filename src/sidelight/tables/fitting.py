@@ -23,7 +23,6 @@ from sidelight.data.features import (
 )
 from sidelight.data.frames import Frame, as_pandas, check_storage, is_frame
 from sidelight.data.persons import Persons
-from sidelight.data.placing import Engine, Placed, bytes_of, placed_for
 from sidelight.data.private_tables import (
     PrivateTable,
     assumed_of,
@@ -32,6 +31,7 @@ from sidelight.data.private_tables import (
     read_public,
     share_a_file,
 )
+from sidelight.data.record_storage import Engine, RecordStorage, bytes_of, storage_for
 from sidelight.data.schema import ENCODED, Column, Schema, TaskName, TextColumns, text_types
 from sidelight.data.table_files import TableSource, read_table, stored_types
 from sidelight.data.values import as_text, as_truth, pandas
@@ -41,7 +41,7 @@ from sidelight.estimators.fit_records import SchemaRecords, persons_in
 from sidelight.estimators.frame_schemas import labeled_rows, own_model, table_facts
 from sidelight.estimators.linear import PrivateLinear, PublicPart
 from sidelight.estimators.model_folder import PUBLIC, Facts, load, save
-from sidelight.estimators.surroundings import warn_of_surroundings
+from sidelight.estimators.sklearn_context import warn_outside_fit
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import Method
@@ -248,7 +248,7 @@ def fit_tables(
     if delta is None and payer is not None:
         delta = payer.registered.budget.delta
     chosen = as_method(method)
-    _tell(observers, "reading the tables")
+    _notify(observers, "reading the tables")
     _check_different(private, public)
     private, public = of_spark(private), of_spark(public)
     public_frame = None if public is None else public_frame_of(public)
@@ -284,15 +284,15 @@ def fit_tables(
     model.check_parameters()
     targets = None if parts.fit is None else encode_target(schema, parts.fit[schema.target.name])
     n = len(table) if persons is None else persons.count
-    placed = _placed(private, unit, Placed(scratch, engine, workers, ray_address), memory)
+    placed = _placed(private, unit, RecordStorage(scratch, engine, workers, ray_address), memory)
     unlabeled = 0 if parts.unlabeled is None else len(parts.unlabeled)
     schema = model.with_products(schema, parts.fit, targets, n=n, unlabeled=unlabeled)
     model.set_params(schema=schema)
-    _tell(observers, "planning")
+    _notify(observers, "planning")
     if engine == "ray" and any(column.kind in ENCODED for column in schema.used.values()):
         raise InputError("Ray workers cannot encode texts or images; use engine='embedded'")
     if placed is not None:
-        placed = placed_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
+        placed = storage_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     assumed = (*assumed_of(private), *(placed.assumptions if placed else ()))
     own = own_model(public_model, schema, [name for name in table.names if name != unit], public_frame)
     if own is not None and engine == "ray":
@@ -300,12 +300,12 @@ def fit_tables(
     with remembered_texts(schema, public_frame):
         records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
         part = _train(model, records, parts, targets, assumed, observers)
-        _tell(observers, "scoring on public rows")
+        _notify(observers, "scoring on public rows")
         data = _data(schema, model, public_frame, parts) | _public_file(public)
         return TableModel(schema, model, scores(model, schema, parts, part, by=by), data)
 
 
-def _tell(observers: tuple[Observer, ...], stage: str) -> None:
+def _notify(observers: tuple[Observer, ...], stage: str) -> None:
     for observer in observers:
         observer.on_stage(stage)
 
@@ -450,7 +450,9 @@ def _persons(table: PrivateTable, unit: str) -> Persons | None:
     return persons_in(table, unit)
 
 
-def _placed(private: TableSource, unit: str, placed: Placed, memory: str | int | None) -> Placed | None:
+def _placed(
+    private: TableSource, unit: str, placed: RecordStorage, memory: str | int | None
+) -> RecordStorage | None:
     """Where blocks would go; None for what is in memory already, or has to be."""
     if memory is not None:
         bytes_of(memory)
@@ -477,7 +479,7 @@ def _train(
     part = model.fit_records(
         records,
         records.public_table(parts.fit, targets, parts.unlabeled),
-        assumptions=(*warn_of_surroundings(), *assumed),
+        assumptions=(*warn_outside_fit(), *assumed),
         observers=observers,
         sample=parts.unlabeled if parts.fit is None else parts.fit,
     )

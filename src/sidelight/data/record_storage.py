@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from sidelight.data.partitions import Blocks, BlockSource, ScratchBlocks, nameless
+from sidelight.data.partitions import Blocks, BlockSource, ScratchBlocks, unnamed_file
 from sidelight.data.ray_blocks import ray_cluster
 from sidelight.errors import InputError, spelled
 
@@ -61,7 +61,7 @@ class Holder(Protocol):
 
 
 @dataclass(frozen=True)
-class Placed:
+class RecordStorage:
     """Where blocks of records are held: on disk by this process, or by workers of Ray.
 
     Args:
@@ -100,7 +100,7 @@ class Placed:
     def check(self, n: int, p: int) -> None:
         """Refuse a scratch folder that has no room for n rows of p numbers, before anything is charged."""
         folder = tempfile.gettempdir() if self.scratch is None else os.fspath(self.scratch)
-        with nameless(folder):
+        with unnamed_file(folder):
             free = shutil.disk_usage(folder).free
         needed = n * (4 * p + 17)
         if needed > free:
@@ -110,7 +110,7 @@ class Placed:
             )
 
 
-def placed_for(n: int, p: int, *, memory: str | int | None, placed: Placed) -> Placed | None:
+def storage_for(n: int, p: int, *, memory: str | int | None, placed: RecordStorage) -> RecordStorage | None:
     """Where n rows of p numbers go; None: they are better held in memory as a whole.
 
     Args:

@@ -26,7 +26,7 @@ __all__ = [
     "refuse_transformed_target",
     "remember_records",
     "warn_of_score",
-    "warn_of_surroundings",
+    "warn_outside_fit",
 ]
 
 _SEARCHES = ("sklearn.model_selection._search", "sklearn.model_selection._validation")
@@ -65,19 +65,19 @@ class _Fitted(NamedTuple):
 _fitted: weakref.WeakKeyDictionary[object, _Fitted] = weakref.WeakKeyDictionary()
 
 
-def warn_of_surroundings() -> tuple[str, ...]:
+def warn_outside_fit() -> tuple[str, ...]:
     """Warn of what is around the `fit` that calls this; the same as lines for its statement."""
     advice: dict[str, str] = {}  # what is not covered, and what to do instead
     for frame in _callers():
         module = _module(frame)
         if module.startswith(_PIPELINES) and frame.f_code.co_name.startswith("fit"):
             for name in _learning_steps(frame.f_locals.get("self")):
-                line = f"{name} of a pipeline was fitted to the private records, which no budget covers"
+                line = f"{name} of a pipeline was fitted to the private records: that is covered by no budget"
                 advice[line] = _INSTEAD_OF_STEPS
         elif module.startswith(_SEARCHES):
             advice[_SCORED] = _INSTEAD_OF_SEARCHES
         elif module.startswith(_OTHERS):
-            line = f"{module} works with the private records around this fit, which no budget covers"
+            line = f"{module} works with the private records around this fit: that is covered by no budget"
             advice[line] = "Fit the estimator by itself, and pass ledger= if it is fitted more than once"
     for what, instead in advice.items():
         warnings.warn(f"{what}. {instead}. See docs/pitfalls.md", NotPrivateWarning, stacklevel=users_line())
