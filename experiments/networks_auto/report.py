@@ -115,6 +115,18 @@ def step_rule(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def ways(rows: Sequence[Row]) -> str:
+    """Accuracy at points between the start and the trained network, in %."""
+    points = [name for name in (rows[0] if rows else {}) if name.replace(".", "").isdigit()]
+    heads = ("problem", "seed", "ε", "B", "T", "η/(1 − momentum)", *points)
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for row in rows:
+        plan = [row[name] for name in ("problem", "seed", "epsilon", "batch", "steps", "size")]
+        found = [f"{100 * float(row[point]):.2f}" for point in points]
+        lines.append(f"| {' | '.join([*plan, *found])} |")
+    return "\n".join(lines)
+
+
 def diagnoses(known: dict[str, Any]) -> str:
     """A line a problem and point."""
     heads = ("problem", "at", *_COLUMNS.values(), "method")
@@ -149,6 +161,7 @@ def page(runs: Sequence[Row], *, planned: int) -> str:
         "once": verdict(runs, SCORED_ONCE),
         "by_name": by_name(read(here / "by_name.csv")),
         "step_rule": step_rule(read(here / "step_rule.csv")),
+        "ways": ways(read(here / "way.csv")),
         "diagnoses": diagnoses(known),
         "diagnosis_words": words(known),
     }

@@ -80,7 +80,7 @@ def run(job: Job) -> dict[str, Any]:
     ).fit(task.private)  # fmt: skip
     score = HeldOut(oracle, _records(task.test)).score()
     return {
-        "rule": f"{step_size_for(plan, public='mixed'):.2g}", "accuracy": f"{score.accuracy:.4f}",
+        "rule": f"{step_size_for(plan, public='path'):.2g}", "accuracy": f"{score.accuracy:.4f}",
         "loss": f"{score.loss:.4f}", "seconds": f"{time.process_time() - began:.1f}",
     }  # fmt: skip
 
