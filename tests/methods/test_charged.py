@@ -145,7 +145,7 @@ def test_payer_finds_the_only_dataset(tmp_path: Any, payer: Payer) -> None:
     payer.ledger.register("others", relation="replace-one", epsilon=1.0, delta=1e-6)
     with pytest.raises(InputError, match="datasets"):
         open_payer(payer.ledger, None)
-    with pytest.raises(InputError, match="pass ledger="):
+    with pytest.raises(InputError, match="without the ledger"):
         open_payer(None, "people")
     with pytest.raises(LedgerError):
         open_payer(tmp_path / "none.ledger", None)
