@@ -10,8 +10,9 @@ from scipy.stats import norm
 
 import sidelight
 from sidelight import PrivateClassifier, tune
-from sidelight.errors import BudgetExceeded, SidelightError
+from sidelight.errors import BudgetExceeded, InputError, SidelightError
 from sidelight.methods import BandedNoise, dp_sgd, ppsgd
+from sidelight.methods.leaf_boosting import WithLeaves
 from sidelight.methods.tuned import Tuned
 from sidelight.observers import Callback
 from sidelight.privacy import accountants, events, selections
@@ -158,6 +159,19 @@ def test_correlated_runs_may_be_candidates():
 def test_what_cannot_be_accounted_for_is_refused(make, message):
     with pytest.raises(SidelightError, match=message):
         make()
+
+
+@pytest.mark.parametrize("what", ["persons", "trees"])
+def test_what_no_score_can_be_had_for_is_refused_before_the_charge(what, tmp_path: Path):
+    ledger, (method, given) = Ledger.create(tmp_path / "ledger.db"), {
+        "persons": (CANDIDATES[0], {"persons": np.arange(len(X)) // 2}),
+        "trees": (WithLeaves(CANDIDATES[0], least_worth=1.0, sure_worth=1.0), {}),
+    }[what]  # fmt: skip
+    ledger.register("people", epsilon=3.2, delta=1e-5, relation=AR)
+    public = {"X_public": X[:400], "y_public": Y[:400]}
+    with pytest.raises(InputError, match=r"trees|per person"):
+        model(tune([method]), ledger=ledger, dataset="people", delta=None).fit(X, Y, **public, **given)
+    assert not ledger.charges("people")
 
 
 def test_tune_is_a_name_of_the_package():

@@ -27,7 +27,6 @@ from sidelight.methods.task import (
     Task,
     check_method,
     takes_partitions,
-    takes_persons,
 )
 from sidelight.privacy import accountants, conversions, events, selections
 from sidelight.privacy.events import Event, Relation
@@ -85,10 +84,6 @@ class Tuned(Flags):
         return any(one.needs_public for one in self.candidates)
 
     @property
-    def takes_persons(self) -> bool:  # type: ignore[override]
-        return all(takes_persons(one) for one in self.candidates)
-
-    @property
     def takes_partitions(self) -> bool:  # type: ignore[override]
         return all(takes_partitions(one) for one in self.candidates)
 
@@ -131,6 +126,8 @@ class Tuned(Flags):
                     f"{one.name} chooses its steps while training, and what the best of several such runs "
                     "costs is not known: give tune methods with a fixed plan"
                 )
+            if "trees" in plan.details:
+                raise InputError(f"{one.name} would grow trees here, and tune scores linear models alone")
             plans.append((plan, z))
         whole = tuple(dict.fromkeys(_with_score(plan, z) for plan, z in plans))
         return plans, events.BestOf(whole, self.shape, gamma)
@@ -165,8 +162,6 @@ class Tuned(Flags):
         run = Run(0, _with_score(inner, z), rule="exact", covered_by_filter=False, settle=lambda *_: None)
         try:
             fitted = self.candidates[k].run(replace(task, observers=()), inner, account=run, noise=noise)
-            if fitted.leaves is not None:
-                raise InputError("tune takes methods without trees")
             total = oracle_of(task.rows, task.loss).clipped_losses(
                 fitted.coef.reshape(1, -1), bound=loss_bound(task), relation=task.relation
             )
