@@ -22,11 +22,12 @@ HAS_TORCH = find_spec("torch") is not None
 # These take longest and begin first: a long file that begins last keeps a core waiting.
 LONGEST = (
     "tests/docs/test_examples.py",
+    "tests/contracts/test_random_networks.py",
     "tests/mistakes/test_zoo.py",
-    "tests/deep/test_network_auto.py",
     "tests/contracts/test_methods.py",
     "tests/contracts/test_guided_estimators.py",
-    "tests/test_sklearn_checks.py",
+    "tests/deep/test_network_auto.py",
+    "tests/estimators/test_sklearn_checks.py",
 )
 
 
