@@ -11,7 +11,7 @@ from tests.deep.networks import blobs, loss, mlp, vector
 from torch import Tensor
 
 from sidelight.deep import Checkpoints, Loading, Trainer
-from sidelight.deep.guard import Guard, loss_of_the_living
+from sidelight.deep.guard import Guard, largest_live_loss
 from sidelight.errors import AssumptionError, PrivacyWarning
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.ppsgd import ppsgd
@@ -159,7 +159,7 @@ def test_chance_is_the_entropy_of_the_classes() -> None:
 
 def test_a_trained_start_may_lose_a_tenth_of_what_it_knew() -> None:
     def limit(start: float, chance: float | None) -> float:
-        return loss_of_the_living(Score(torch.tensor([start]).double().numpy(), chance=chance))
+        return largest_live_loss(Score(torch.tensor([start]).double().numpy(), chance=chance))
 
     assert limit(2.31, 2.30) == pytest.approx(0.99 * 2.30)  # nothing is known yet
     assert limit(0.30, 2.30) == pytest.approx(0.50)

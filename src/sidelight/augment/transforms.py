@@ -11,8 +11,8 @@ where.
 
 Mixup (Zhang et al., ICLR 2018) is not for private records. A blend of two has a gradient that both of them
 move, and one record may be in many blends: clipping a blend bounds no record's influence. So `mixup` carries
-the mark `mixes_records`, by which a Trainer refuses it as `augment=`, and `row_by_row` finds out about
-transforms that carry no mark. No guarantee rests on either: a private record goes through `augment=` alone.
+the mark `mixes_records`, by which a Trainer refuses it as `augment=`, and `row_by_row` detects
+transforms without the mark. No guarantee rests on either: a private record goes through `augment=` alone.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _places(rows: int, room: Sequence[int], device: torch.device) -> Tensor:
 
 
 def _windows(images: Tensor, corners: Tensor, size: tuple[int, int]) -> Tensor:
-    """From each image the window at its corner: one indexing of a view of all windows."""
+    """The window of each image at its corner, by one indexing of a view of all windows."""
     each = torch.arange(len(images), device=images.device)
     windows = images.unfold(2, size[0], 1).unfold(3, size[1], 1)
     found: Tensor = windows[each, :, corners[:, 0], corners[:, 1]]

@@ -57,8 +57,18 @@ if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
 __all__ = [
-    "Checkpoints", "Journal", "Lease", "RunState", "Writer", "check_writable", "pack", "restore", "sole_run",
-    "state_of", "things_of", "unpack",
+    "Checkpoints",
+    "Journal",
+    "Lease",
+    "RunState",
+    "Writer",
+    "check_writable",
+    "pack",
+    "restore",
+    "run_identity",
+    "sole_run",
+    "state_of",
+    "unpack",
 ]  # fmt: skip
 
 _FORMAT = 2
@@ -270,11 +280,11 @@ def settings_of(fit: Fit) -> dict[str, object]:
         "random_state": trainer.random_state,
         "optimizer": type(fit.optimizer).__name__,
         "plan": events.to_json(fit.contract.event),
-        **fingerprints(things_of(fit), key=fit.secret),
+        **fingerprints(run_identity(fit), key=fit.secret),
     }
 
 
-def things_of(fit: Fit) -> dict[str, object]:
+def run_identity(fit: Fit) -> dict[str, object]:
     """Code and data that decide a run, by the names that a refusal gives them."""
     trainer = fit.trainer
     return {
@@ -347,7 +357,7 @@ def restore(fit: Fit, saved: RunState) -> tuple[Run, Account]:
 def _check_same(fit: Fit, then: dict[str, object]) -> None:
     now = settings_of(fit)
     if fit.finished:  # the key of these fingerprints was erased; nothing more is drawn
-        now = {name: value for name, value in now.items() if name not in things_of(fit)}
+        now = {name: value for name, value in now.items() if name not in run_identity(fit)}
     method = re.sub(r" default_relation='[\w-]+',", "", str(then.get("method")))  # recipes had it in 0.1
     then = {**then, "method": method}
     if different := [name for name, value in now.items() if value != then.get(name)]:

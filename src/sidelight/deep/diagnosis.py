@@ -167,7 +167,7 @@ def diagnose(
     )  # fmt: skip
     how = warm_up or PublicTraining()
     how = replace(how, augment=how.augment or public_augment)
-    with torch.random.fork_rng(), _left_as_it_was(model):
+    with torch.random.fork_rng(), _restored_afterwards(model):
         torch.manual_seed(random_state)
         train_mode(model)
         parts = _halves(dataset, loading or Loading(), oracle, random_state)
@@ -175,7 +175,7 @@ def diagnose(
 
 
 @contextmanager
-def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+def _restored_afterwards(model: nn.Module) -> Iterator[None]:
     """Parameters and modes are put back."""
     before, modes = read(model), {module: module.training for module in model.modules()}
     try:

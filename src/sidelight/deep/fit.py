@@ -23,13 +23,13 @@ from sidelight.deep.checkpoint import (
     RunState,
     Writer,
     restore,
+    run_identity,
     state_of,
-    things_of,
 )
 from sidelight.deep.language import TokenLoss
 from sidelight.deep.network_auto import Choice
 from sidelight.deep.network_parts import EnsembleWeights
-from sidelight.deep.paid_choice import COMPARED, HALFWAY, between, told, way_of
+from sidelight.deep.paid_choice import COMPARED, HALFWAY, between, describe_choice, way_of
 from sidelight.deep.person_records import PersonBatches
 from sidelight.deep.prepare import Preparation, public_counts, size_of
 from sidelight.deep.private_records import RecordBatches, same_parts
@@ -121,7 +121,7 @@ class Fit(Preparation):
         else:
             self.charge, self.account = self.contract.begin()
             if self.noise.repeatable:
-                seen = fingerprints(things_of(self), key=b"")
+                seen = fingerprints(run_identity(self), key=b"")
                 self.contract.key(self.noise, self.charge, str(sorted(seen.items())), self.start)
         if self.trainer.checkpoints is not None:
             self.journal = Journal(self.trainer.checkpoints.path, self.secret)
@@ -233,7 +233,7 @@ class Fit(Preparation):
         if not self.auto or dead or self.stopped:
             return {}
         if isinstance(found, dict):
-            return {"returned": told(found)}
+            return {"returned": describe_choice(found)}
         why = (
             ""
             if self.paid_details is None
@@ -355,7 +355,7 @@ class Fit(Preparation):
 class Helper:
     """A rank other than 0: it answers the questions of rank 0, and gets from it what came of the run.
 
-    make: the fit of this rank, made at the first question: what fails in it is then told to the others.
+    make: the fit of this rank, made at the first question: its failures are then sent to the others.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module, n: int, make: Callable[[], Fit]) -> None:

@@ -56,7 +56,7 @@ def annealed_sgd(
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, share)
 
 
-def loss_of_the_living(start: Score) -> float:
+def largest_live_loss(start: Score) -> float:
     """The held-out loss below which a network is alive.
 
     From a start that is no better than chance (the class shares of the held-out records): better than both
@@ -75,7 +75,7 @@ class Guard:
     """Takes back steps that diverge, and says when a run is dead, by held-out public records.
 
     A run is dead that shows no life for a third of its plan, or 50 steps if that is more: no look is below
-    `loss_of_the_living`, and none is lower by a hundredth than all before. Without held-out records only
+    `largest_live_loss`, and none is lower by a hundredth than all before. Without held-out records only
     parameters that are not finite are noticed.
 
     Args:
@@ -108,7 +108,7 @@ class Guard:
         if seen and start is not None:
             start = None if self.chance is None else Score(np.array([self.chance]), chance=self.chance)
             self.judge = None if start is None else held_out
-        self.limit = math.inf if start is None else loss_of_the_living(start)
+        self.limit = math.inf if start is None else largest_live_loss(start)
         self.kept = self.best_params = read(self.model)
         self.best = 0.0 if start is None else start.loss
         self.best_at = self.alive_at = 0

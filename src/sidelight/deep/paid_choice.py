@@ -45,8 +45,16 @@ from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import are_classes
 
 __all__ = [
-    "COMPARED", "HALFWAY", "WAY", "PaidChoice", "SideBySide", "between", "planned", "told",
-    "too_coarse", "way_of",
+    "COMPARED",
+    "HALFWAY",
+    "WAY",
+    "PaidChoice",
+    "SideBySide",
+    "between",
+    "describe_choice",
+    "planned",
+    "too_coarse",
+    "way_of",
 ]  # fmt: skip
 
 COMPARED = "compared_with_start"  # in details and histories
@@ -274,7 +282,7 @@ def _tried(problem: NetworkProblem, example: Batch, how: dict[str, Any]) -> Paid
     return PaidChoice(side_by_side(1 + len(WAY), len(WAY), better(loss), CLIP), None, "loss")
 
 
-def told(found: Json) -> str:
+def describe_choice(found: Json) -> str:
     """What was returned, and why."""
     gain, error = (_size(found[name], found["by"]) for name in ("gain", "error"))
     last = f", with its last layer times {found['scale']:g}" if found["scale"] != 1.0 else ""

@@ -101,28 +101,27 @@ class PrivateStep:
     number of records, is refused.
 
     Args:
-        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted; None is
-            that of a transformers model's head, averaged within each record.
+        loss: (outputs, targets) → one loss per record. A module with reduction='mean' is converted; None uses
+            the loss of a transformers model's head, averaged within each record.
         method: a recipe or its name: dp_sgd(), "dope_sgd", … Its start and finish are left to you.
         delta, relation: None takes the ledger's. Without a ledger the relation is add-or-remove-one, and
             delta has to be given (with noise_multiplier only for a statement).
-        noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` it goes on
+        noise_multiplier: noise std / sensitivity, instead of epsilon and delta. Without `steps` the run lasts
             until you stop.
-        n_public: public records in all, where the method asks (None: those of the first public batch).
+        n_public: number of public records, if the method needs it (None: those of the first public batch).
         augmentations: that many consecutive rows of a batch are one record.
-        unit: "record", or by what name statement and ledger call persons with several rows. Then n_private
+        unit: "record", or the label of persons with several rows in statement and ledger. Then n_private
             and expected_batch_size count persons, `sample` draws them, and `step(..., persons=names)` is
             given the person of each row of its batch; the guarantee is for all rows of a person.
-        max_rows: rows of a person in a step, at most; of more some are drawn.
+        max_rows: maximum rows of a person in a step, drawn at random if there are more.
         micro_batch: records at a time; memory and speed only.
-        random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
+        random_state: for tests and papers, with a warning; None draws unrepeatable noise.
         example: two public rows to check the model's layers with; None invents two.
-        identity: of the private dataset, Identity.of(x, y), by which a ledger knows it. None shows the ledger
-            the number of records alone.
+        identity: of the private dataset, Identity.of(x, y), for the ledger. None passes on only the number of
+            records.
         own_sampling: True if a loader of your own draws the batches, exactly as the plan says: each record
-            with probability expected_batch_size / n_private, anew for each step. Then `sample` is not asked,
-            the statement lists it as an assumption, and only sizes that such batches hardly ever have are
-            refused.
+            with probability expected_batch_size / n_private, anew for each step. Then `sample` is not used,
+            the statement lists this as an assumption, and only very improbable batch sizes are refused.
     """
 
     @knows_familiar_words
@@ -303,11 +302,11 @@ class PrivateStep:
     ) -> Json:
         """One private gradient into `p.grad`. Returns what may be shown of it: noise, clip norm, spending.
 
-        It takes the place of what was in `p.grad`, so that zero_grad is not needed; with `accumulate` it is
-        added. A batch that is too large for memory is one step with `micro_batch`, not several steps.
-        `persons`: whose each row is, where the unit is a person: all rows of the persons that were drawn.
-        `indices`: which records, or persons, the batch holds, if your loader returns that. They must be those
-        that `sample` drew; without it only their number is compared.
+        It replaces `p.grad`, so zero_grad is not needed; with `accumulate` it is added. A batch that is too
+        large for memory is one step with `micro_batch`, not several steps. `persons`: the person of each row,
+        if the unit is a person: all rows of the persons that were drawn. `indices`: which records, or
+        persons, the batch holds, if your loader returns that. They must be those that `sample` drew; without
+        it only their number is compared.
         """
         with self._lock:  # two threads would count, and plan, past each other
             self._problem.accumulate = accumulate
@@ -387,7 +386,7 @@ class PrivateStep:
         """ε, at delta, of the steps taken so far, if no more follow; `privacy_` states the whole plan.
 
         It is a guarantee if the number of steps was fixed without looking at the private records, which is
-        also why the plan is what is stated: whoever stops because of what they saw is covered by that. A
+        also why `privacy_` states the plan: stopping because of observed results is covered by that. A
         filter's steps are covered by its certificate alone, so there it is that of the plan at any step.
         """
         account, contract = self._charge, self._contract

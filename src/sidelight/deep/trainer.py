@@ -116,31 +116,31 @@ class Trainer:
     Formal guarantee: `fit` releases what `privacy_` says and is (epsilon, delta)-DP under its relation for
     the records of `private`, as is everything computed from the result. The number of private records and
     the shape of a record are public. A record on which the model or the loss fails, or whose gradient is not
-    finite, is ignored: it contributes zero to every sum, and silently, since an error would tell of it.
+    finite, is ignored: it silently contributes zero to every sum, since an error would reveal it.
 
     Before the charge the model is tried on two public rows, or on two made-up ones of the private tensors'
-    shape, and refused if it mixes records. A dataset that is no tensor shows its shape in one record; that is
-    read after the charge, which is given back if the model is refused.
+    shape, and refused if it mixes records. If a dataset does not consist of tensors, the shape comes from one
+    record, read after the charge; the charge is returned if the model is refused.
 
     Args:
-        model: any module that keeps records apart; it is trained in place, and not wrapped. It is put into
-            training mode, but for norms whose averages you froze with .eval().
+        model: any module that keeps records apart. It is trained in place, not wrapped, in training mode
+            except for norms whose averages you froze with .eval().
         loss: (outputs, targets) → one loss per record; a module with reduction='mean' is converted. None is
             that of a transformers model's head, averaged within each record (`language.loss_of`).
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" is DP-SGD from
             a warm start on the public records, with batch, steps and step size by rules of public numbers
-            (`network_auto`); what is given here it keeps.
+            (`network_auto`), except for what is given here.
         delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
         expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
             has none an eighth of the records, and all if they are few.
-        steps, epochs: one of them, or neither; an epoch is n/B steps. Neither: the method's; where it has
-            none 20 epochs, or fewer where the noise of a step would be long.
-        relation: which datasets are neighbors; None takes the ledger's, and without a ledger
-            add-or-remove-one, or replace-one for a method that is proved for that alone.
-        optimizer: parameters → optimizer; None is SGD with the method's step size. Where it has none there is
-            momentum, and the step size is as long as the noise allows and falls to nothing along a cosine.
+        steps, epochs: at most one of them; an epoch is n/B steps. Neither: the method's, or else 20 epochs,
+            or fewer if the noise of a step would be long.
+        relation: which datasets are neighbors; None uses the ledger's, and without a ledger
+            add-or-remove-one, or replace-one for a method that is proved only for that.
+        optimizer: parameters → optimizer; None is SGD with the method's step size, or else with momentum and
+            a step size that is as large as the noise allows and decays to zero along a cosine.
         scheduler: optimizer → scheduler, stepped after every step. Copies of both take every step of the plan
-            on zeros before the charge, so that none of them ends a run that is paid for. ReduceLROnPlateau is
+            on zeros before the charge, so that neither ends a charged run. ReduceLROnPlateau is
             stepped with each loss of held-out public records.
         warm_up: pre-training on public records. None leaves it to the method, with PublicTraining().
         public_batch_size: public records in each public gradient.
@@ -152,27 +152,28 @@ class Trainer:
         augment, augmentations: every private record enters `augmentations` times, through `augment`; its
             gradients are averaged before clipping. `augment` takes a batch of inputs and gives one. Private
             rows are given to it one at a time, as batches of one, each with random numbers of its own, and
-            what it keeps from a call is put back; only the transforms of `sidelight.augment` get many rows
-            at once. One that blends records does nothing of use so, and is refused where a trial on two
-            public or made-up rows shows it.
-        unit: what the guarantee is for: one "record", or all rows of a person, where one has several. A
-            function of an item of the dataset that names its person; or any other text, by which statement
-            and ledger call the names given to `fit(persons=...)`. A person's gradients are averaged before
+            what it keeps from a call is reset; only the transforms of `sidelight.augment` get many rows
+            at once. One that blends records is refused if a trial on two public or made-up rows
+            shows it.
+        unit: what the guarantee protects: one "record", or all rows of a person, if persons have several: a
+            function of an item of the dataset that names its person, or any other text, the label of the
+            names given to `fit(persons=...)`. A person's gradients are averaged before
             clipping; persons are counted and drawn, and expected_batch_size is a number of persons.
-        max_rows: rows of a person in a step, drawn anew each time; those who have fewer cost as much time.
+        max_rows: rows of a person in a step, drawn anew each time; persons with fewer rows cost as much time.
         health_check: count records that contribute nothing (they cannot be read, the model or the loss fails
             on them, their gradient is not finite), with noise, after the last step. It takes at most 2 % of
             the budget's μ² and is reported as an interval in `privacy_` and `history_`, and as a warning if
-            it is most of them. At most 4,096 records are drawn for it.
+            most records are affected. At most 4,096 records are drawn for it.
         stop_if_dead: stop a run whose held-out public loss shows nothing learned for a third of the plan
-            (`guard`), with a warning and the best iterate so far. The steps that are left are not taken; a
-            ledger takes them back where its filter admitted the run. False takes all steps.
+            (`guard`), with a warning and the best iterate so far. A ledger takes the remaining
+            steps back if its filter admitted the run. False takes all steps.
         loading: workers and micro-batches; they change speed and memory only.
-        checkpoints: a folder, or Checkpoints(folder, every=...). Its files are secret (see `checkpoint`).
+        checkpoints: a folder, or Checkpoints(folder, every=...). The files must stay secret (see
+            `checkpoint`).
         ledger, dataset: where the whole plan is charged before a private record is read.
         random_state: for tests and papers, with a warning; None draws noise that nobody can repeat.
         progress: show a bar; None: on a terminal.
-        observers: are notified of the charge, of every step and of the statement (`sidelight.observers`).
+        observers: notified of the charge, of every step and of the statement (`sidelight.observers`).
 
     Ctrl-C stops after the step at hand, with a warning that says what was spent and how to continue.
     """
@@ -242,18 +243,18 @@ class Trainer:
         persons: ArrayLike | Tensor | None = None,
         resume: bool = False,
     ) -> Self:
-        """Train on private records with the help of public ones. Every call spends budget, but a `resume`.
+        """Train on private records with the help of public ones. Every call spends budget, except a `resume`.
 
         Args:
             private: a map-style dataset of (inputs, targets), or of dictionaries with `labels`; a pair of
                 tensors, or a dictionary of them.
             public: the same, of records that need no protection and do not depend on the private ones.
-            persons: whose each private record is, where a person has several: one name, or number, for each.
-                The guarantee is then for all of them (see `unit`).
-            resume: continue from the checkpoint as if nothing had happened: the same charge, the same
-                noise. Only with the same code, data and settings (see `checkpoint`). A run that is finished
-                gives its model back. Without a checkpoint a new run begins and is charged, after a warning
-                that says so: a job that is started again and again may always pass it.
+            persons: the person of each private record, if persons have several: one name or number for each.
+                The guarantee is then for all rows of a person (see `unit`).
+            resume: continue from the checkpoint, with the same charge and the same
+                noise. Only with the same code, data and settings (see `checkpoint`). A finished run
+                returns its model. Without a checkpoint a new run begins and is charged, after a
+                warning, so a job that is restarted repeatedly may always pass it.
         """
         return self._fit(private, public, persons=persons, resume=resume)
 

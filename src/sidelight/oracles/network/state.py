@@ -1,4 +1,4 @@
-"""What the user's code remembers: everything that it can change by mistake is found, compared and put back.
+"""State of the user's code: everything that it can change by mistake is found, compared and restored.
 
 A model that writes into itself while it sees private records carries them out of the mechanism, and from one
 record to the next: a running average, a codebook, a cache, a counter. Starting from a model, a loss, an
