@@ -9,7 +9,7 @@ since the noise of a step falls with its size: what two cores do in minutes. The
 step size that falls in the second half. It is rehearsed, for each method and under the noise of the plan, by
 two thirds of the public texts as public ones and the last third as private ones and as judges. `auto`, which
 rehearses by itself, begins where two thirds have tuned the blocks, and has the last third as public texts,
-on which it goes on first. No private or test text is scored for a choice.
+on which it continues first. No private or test text is scored for a choice.
 """
 
 from __future__ import annotations

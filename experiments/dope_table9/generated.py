@@ -20,7 +20,7 @@ QUICK = Diffusion(
 
 
 def pool(public: Pair, *, seed: int, quick: bool, out: Path) -> Pool:
-    """Made once, in OUT/pools; a run that was stopped goes on with it."""
+    """Made once, in OUT/pools; a run that was stopped continues with it."""
     count, block = (20, 10) if quick else (COUNT, 200)
     folder = out / "pools" / str(seed)
     return generate_pool(

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 IMAGES, SMALL, WORDS, USERS = "dope_table9", "deep_tables", "dope_wikitext", "dope_federated"
 _TEST = 0.7  # points: two accuracies of about 60 % on 10,000 images
 _SMALL_TEST = 1.5  # the same of 2,000 test images
-_LONGER = "more seeds and more steps: `python -m experiments.dope_table9` goes on where it was"
+_LONGER = "more seeds and more steps: `python -m experiments.dope_table9` continues where it was"
 _AUGMENT = "images of a diffusion model trained for days, and a WideResNet with 16 augmentations"
 
 
@@ -218,7 +218,7 @@ def _users() -> Iterator[Claim]:
             if (row["split"], row["local"], row["method"], float(row["epsilon"])) == wanted
         }
 
-    more = "a convolutional network, whose noise is longer, and more users"
+    more = "a convolutional network, whose noise has a larger norm, and more users"
     for says, high, low in (
         ("DOPE-SGD is ahead of DP-SGD on all users", "dope_sgd", "dp_sgd (all)"),
         ("DP-SGD on private users alone is ahead of DP-SGD on all", "dp_sgd (only private)", "dp_sgd (all)"),

@@ -6,7 +6,7 @@ and to a terminal.
 
 What an observer is notified of is public or was released: stages, the plan's cost, a line of `history_` per
 step, the statement at the end. A loss on private records is not among it and never will be. An observer that
-raises before the charge ends the fit. After it, a warning says so, and the fit goes on without it.
+raises before the charge ends the fit. After it, a warning says so, and the fit continues without it.
 
 The libraries are the user's own. None of them is imported before an observer of its kind is made.
 """

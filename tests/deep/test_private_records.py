@@ -220,7 +220,7 @@ def squeezed(records: list[Any]) -> Any:
 
 NOT_DATA: dict[str, tuple[Any, str]] = {
     "a stream": (Stream(), "Stream is an IterableDataset; .*store its records"),
-    "no length": (Endless(), "Endless is no dataset"),
+    "no length": (Endless(), "Endless is not a dataset"),
     "a length that fails": (Unsized(), "does not say how many records"),
     "a DataLoader": (
         DataLoader(TensorDataset(X, Y)),
@@ -229,8 +229,8 @@ NOT_DATA: dict[str, tuple[Any, str]] = {
     "arrays": ((X.numpy(), Y.numpy()), "torch.as_tensor"),
     "a list of records": (pairs(), "pair of tensors"),
     "a dictionary": ({"x": X, "y": Y}, "one of them is 'labels'"),
-    "a tensor": (X, "Tensor is no dataset"),
-    "nothing": (None, "NoneType is no dataset"),
+    "a tensor": (X, "Tensor is not a dataset"),
+    "nothing": (None, "NoneType is not a dataset"),
     "a subset of more": (
         Subset(TensorDataset(X, Y), [0, 99]),
         "records that its dataset does not",

@@ -11,7 +11,7 @@ Jagielski, "Privacy Auditing with One (1) Training Run" (NeurIPS 2023); METHODS 
 (ε, δ)-DP, guesses about independent coins are right hardly more often than e^ε/(1+e^ε). Canaries that are
 guessed are the ones with the most extreme scores, half as present and half as absent, and how many is fixed
 in advance. A canary's score is the inner product of what each step released with what the canary would have
-contributed there, in units of the noise. Methods that are no recipes of steps are scored by their released
+contributed there, in units of the noise. Methods that are not recipes of steps are scored by their released
 model.
 """
 

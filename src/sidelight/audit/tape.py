@@ -123,7 +123,7 @@ def listening(
     probe: Probe | None = None,
     follow_noise: bool = True,
 ) -> Iterator[Tape]:
-    """Record every release while a run goes on.
+    """Record every release while a run continues.
 
     Args:
         like: answer with the released values of this run.

@@ -1,4 +1,4 @@
-"""Methods side by side: many fits on stages whose records are no secret, and how they scored.
+"""Methods side by side: many fits on stages whose records are public, and how they scored.
 
 A stage has records that stand in for private ones (synthetic, or a benchmark's), public ones, and test rows
 that no fit sees. A model gets points for every test row: 1 for a correct class and 0 for a wrong one; for a
@@ -249,7 +249,7 @@ def _try(
     public = (stage.X_rest, stage.y_rest) if only_public else (stage.X_public, stage.y_public)
     try:
         with warnings.catch_warnings():
-            # The stage's records are no secret, so that a model without a guarantee, or a δ above 1/n, warns
+            # The stage's records are public, so that a model without a guarantee, or a δ above 1/n, warns
             # of nothing.
             warnings.simplefilter("ignore", NotPrivateWarning)
             warnings.simplefilter("ignore", PrivacyWarning)

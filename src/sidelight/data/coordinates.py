@@ -350,7 +350,7 @@ def symmetric(bounds: Bounds) -> Bounds:
 
 
 def range_of_private_rows(X: Matrix) -> tuple[Floats, Floats]:
-    """The range of every feature over the rows that are finite. Only for a user who says it is no secret."""
+    """The range of every feature over the rows that are finite. Only for a user who says it is public."""
     if is_sparse(X):
         finite = X.copy()
         finite.data = np.where(np.isfinite(finite.data), finite.data, 0.0)

@@ -64,7 +64,7 @@ def storage(frame: Frame, *, private: bool = False) -> dict[str, Storage]:
 
 
 def is_mixed(frame: Frame) -> bool:
-    """Whether some column of a public frame is no number by its type; truth values are numbers."""
+    """Whether some column of a public frame is not a number by its type; truth values are numbers."""
     return any(getattr(kind, "kind", "O") not in _NUMBERS for kind in as_pandas(frame, "the table").dtypes)
 
 

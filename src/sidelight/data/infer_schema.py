@@ -123,7 +123,7 @@ def _declared_target(
         )
     if classes is None:
         return TargetColumn.from_dict({**found, "bounds": list(bounds or ())})
-    given = np.asarray(classes, dtype=object).tolist()  # each with its own type; a text is no list
+    given = np.asarray(classes, dtype=object).tolist()  # each with its own type; a text is not a list
     if isinstance(given, list):
         plain = [one.item() if isinstance(one, np.generic) else one for one in given]
         given = [str(one) if isinstance(one, bool) else one for one in plain]
@@ -444,7 +444,7 @@ def _is_nested(values: pd.Series) -> bool:
 
 
 def _recognize_date(values: pd.Series, name: str, rows: Array) -> Column | None:
-    """The column of these public values, none missing, of these rows; None if they are no dates."""
+    """The column of these public values, none missing, of these rows; None if they are not dates."""
     likely = [how for how in FORMATS if np.isfinite(as_moment(values.head(_SAMPLE), how)).mean() > 0.5]
     found = {how: as_moment(values, how) for how in likely}
     whole = [how for how in likely if np.isfinite(found[how]).all()]

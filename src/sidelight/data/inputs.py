@@ -11,7 +11,7 @@ is an error. So lists and arrays of objects, texts or complex numbers are read h
 or a text that is one, is that number, true and false are 1 and 0, and anything else is NaN, which makes a
 null record. The shape of a record in a list is the one that more than half of them have; a record of another
 shape is a null record. A frame's column of objects or texts is read likewise, and never refused for what it
-holds: that half of its values are no numbers is up to one of them. A public column that is no number is
+holds: that half of its values are not numbers is up to one of them. A public column that is not a number is
 refused, and so is a type that no number can take, such as dates.
 """
 
@@ -56,7 +56,7 @@ def read_off(what: str) -> str:
 
 
 def private_table(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Matrix:
-    """A sparse matrix as it is, or a matrix of floats; `advice` is for columns that are no numbers."""
+    """A sparse matrix as it is, or a matrix of floats; `advice` is for columns that are not numbers."""
     if sp.issparse(X):
         sparse: csr_array = X
         if sparse.dtype.kind == "c":  # one complex entry makes all of them complex
@@ -164,7 +164,7 @@ def _is_loose(kind: object) -> bool:
 
 
 def _is_extension(y: object) -> TypeGuard[pd.Series]:
-    """A column of pandas that is no array of NumPy: nullable numbers, categories, Arrow."""
+    """A column of pandas that is not an array of NumPy: nullable numbers, categories, Arrow."""
     kind = getattr(y, "dtype", None)
     return kind is not None and not isinstance(kind, np.dtype) and hasattr(y, "to_numpy")
 

@@ -155,7 +155,7 @@ def parse_block(block: bytes, names: list[str], delimiter: str, wanted: Mapping[
     types = {name: pa.float64() if number else pa.large_binary() for name, number in wanted.items()}
     try:
         return _parsed(block, names, delimiter, types)
-    except pa.ArrowInvalid:  # a value is no number as Arrow reads them; its message quotes it
+    except pa.ArrowInvalid:  # a value is not a number as Arrow reads them; its message quotes it
         return _parsed(block, names, delimiter, dict.fromkeys(wanted, pa.large_binary()))
 
 
@@ -213,7 +213,7 @@ def _normalized(block: bytes) -> bytes:
 
 
 def _cleaned(block: bytes, delimiter: bytes, fields: int) -> tuple[bytes, int]:
-    """The block with every line that is no record replaced by an empty record."""
+    """The block with every line that is not a record replaced by an empty record."""
     data = np.frombuffer(block, dtype=np.uint8)
     if b'"' not in block and (lines := _plain_lines(data, delimiter[0], fields)) is not None:
         return block, lines

@@ -3,7 +3,7 @@
 A sum over records is the sum of those of the blocks. So `PartitionedRows` answers a question by asking every
 block and adding the shares, in the order of the blocks: who computed a share, how often and in which order
 they came is of no consequence. Each share says which block and which question it answers; one that came
-twice is added once, and a sum without all of them is no sum, but an error.
+twice is added once, and a sum without all of them is not a sum, but an error.
 
 Where blocks begin depends on the number of features alone. A block of 131,072 rows of 64 features is encoded
 as the whole table would be, written to a scratch file and mapped into memory when it is asked. The file has

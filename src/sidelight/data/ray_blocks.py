@@ -239,7 +239,7 @@ class RayBlocks:
                 if tries[place] >= _TRIES:
                     raise SidelightError(
                         f"a worker of Ray ended {_TRIES} times in a row over one question, so that the run "
-                        "cannot go on. What it cost is spent; see the logs of the cluster for the cause"
+                        "cannot continue. What it cost is spent; see the logs of the cluster for the cause"
                     ) from None
                 self._cluster.replace(place)
                 self._read[place] = False
@@ -276,6 +276,6 @@ def _told(error: Any) -> Exception:
     if isinstance(cause, SidelightError):
         return type(cause)(str(cause))
     return SidelightError(
-        f"a worker of Ray failed ({type(cause).__name__}), so that the run cannot go on. What it cost is "
+        f"a worker of Ray failed ({type(cause).__name__}), so that the run cannot continue. What it cost is "
         "spent; see the logs of the cluster"
     )

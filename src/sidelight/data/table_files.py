@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 TableSource: TypeAlias = "str | os.PathLike[str] | Frame"  # a table, or the path of its file
 PARQUET = (".parquet", ".pq")
-_CODE = re.compile(r"[+-]?0\d")  # a postcode is no number
+_CODE = re.compile(r"[+-]?0\d")  # a postcode is not a number
 _BLOCK = 1 << 24  # bytes in which a public row must end
 
 

@@ -183,7 +183,7 @@ def resolve_target(bounds: tuple[float, float] | None, y_public: Array | None) -
 
 
 def range_of_targets(y: Array) -> tuple[float, float]:
-    """Of private targets that the user says are no secret (`assume_public`)."""
+    """Of private targets that the user says are public (`assume_public`)."""
     finite = y[np.isfinite(y)].astype(np.float64)
     if not finite.size:
         raise InputError("no target is finite; pass target_bounds=(low, high)")

@@ -240,7 +240,7 @@ def _canonical(text: str) -> str:
     """The text that the same number has where it is stored as one."""
     if not _NUMERAL.fullmatch(text) or math.isinf(real := _quiet_float(text)):
         return text
-    return _text_of_number(real) or text  # "." and "+" are no numbers
+    return _text_of_number(real) or text  # "." and "+" are not numbers
 
 
 def _is_numpy_real(kind: type) -> bool:

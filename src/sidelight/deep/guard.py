@@ -47,7 +47,7 @@ def annealed_sgd(
     scale: Callable[[], float] = lambda: 1.0,
     constant: bool = False,
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """SGD whose step size falls, or is constant; `scale` shortens it further while the run goes on."""
+    """SGD whose step size falls, or is constant; `scale` shortens it further while the run continues."""
     optimizer = torch.optim.SGD(parameters, lr=step_size, momentum=momentum)
 
     def share(step: int) -> float:

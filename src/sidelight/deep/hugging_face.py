@@ -245,7 +245,7 @@ class _Callbacks(Observer):
             control.should_evaluate = False
         if control.should_training_stop and state.global_step < state.max_steps:
             warn_charged(
-                "a callback asked to stop: the plan is charged as a whole, and training goes on",
+                "a callback asked to stop: the plan is charged as a whole, and training continues",
                 RuntimeWarning,
             )
             control.should_training_stop = False

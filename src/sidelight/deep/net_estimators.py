@@ -152,7 +152,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
         return np.asarray(encoded.isnan() if encoded.is_floating_point() else encoded < 0)
 
     def _assumed(self, y_public: ArrayLike | None) -> tuple[str, ...]:
-        """What is read off the private records, because the user says it is no secret; for the report."""
+        """What is read off the private records, because the user says it is public; for the report."""
         if unknown := [one for one in self.assume_public if one not in self._may_assume]:
             raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
         if y_public is not None:
@@ -234,7 +234,7 @@ class PrivateNetClassifier(ScoreWarning, ClassifierMixin, PrivateNet):  # type: 
         health_check: whether ignored records are counted, with noise, as in `Trainer`.
         classes: the labels; None takes those of y_public.
         assume_public: "classes" in here may be read off the private records, uncharged, if nothing else tells
-            them. Only for what is no secret.
+            them. Only for what is public.
         ledger, dataset, random_state: as in `Trainer`.
 
     Attributes:

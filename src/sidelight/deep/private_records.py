@@ -12,7 +12,7 @@ transforms of `sidelight.augment` are made row by row, with random numbers for e
 whole batch, which comes to the same.
 
 An item that cannot be read, collated or augmented, or that is made of other parts or types than most are, is
-left out silently: an error would tell of it.
+left out silently: an error would reveal it.
 
 A record's random numbers are its own as well: generators begin anew for every record, from a secret of the
 step and the record's number. What the dataset, `collate` or `augment` keeps (the longest so far, a buffer) is
@@ -327,7 +327,7 @@ class SingleRows(Dataset["Batch | None"]):
         return self.isolation.each(lambda place: self.row(self.dataset[place]), wanted)
 
     def row(self, item: object) -> Batch:
-        """One row. Raises for an item that is no record: call it with public ones only."""
+        """One row. Raises for an item that is not a record: call it with public ones only."""
         batch = self._batch([item, *copy.deepcopy(self.beside)])  # collate may pad what it is given in place
         row: Batch = owned(take(batch, slice(0, 1)), self.device)  # a collate may use its buffer again
         return row

@@ -359,7 +359,7 @@ class Trainer:
             "resume": str(resume),
             **{name: str(getattr(self, name)) for name in plain},
             **fingerprints(things, key=b""),
-            # A dataset that is no tensor may be in another order elsewhere (files as a folder lists them).
+            # A dataset that is not a tensor may be in another order elsewhere (files as a folder lists them).
             "order of the private records": digest_of_sample(job.private),
         }
 

@@ -80,7 +80,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         trees: whether the method "auto" adds trees to its line where n·ε is large enough: their splits come
             from public rows, their leaf values from private records (`methods.leaf_boosting`).
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
-            nothing else gives them. Only for what is no secret.
+            nothing else gives them. Only for what is public.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X
             that names persons (which is then no feature). See docs/persons.md.
         health_check: whether a noisy count of the records that contribute nothing, and of the values of each

@@ -272,7 +272,7 @@ class PrivateLinear(EstimatorInput):
     # what the statement says
 
     def _assumed(self, what: str, records: FitRecords, public: PublicTable | None) -> bool:
-        """Is this read off the private records, because the user says that it is no secret?"""
+        """Is this read off the private records, because the user says that it is public?"""
         shown = public is not None and (what == "bounds" or public.n > 0)
         known = getattr(self, what) is not None or records.schema is not None or shown
         return what in self.assume_public and not known

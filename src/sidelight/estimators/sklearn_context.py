@@ -167,7 +167,7 @@ def _learns(step: object) -> bool:
 
 
 def memory_around(X: object) -> tuple[int, int] | None:
-    """The memory of the array that X is a part of; None for what is no array."""
+    """The memory of the array that X is a part of; None for what is not an array."""
     return _memory(_owner(X))
 
 

@@ -5,7 +5,7 @@
     sidelight fit private.csv --public public.csv --target kind --image photo --encoder features.safetensors …
 
 Guarantee: the row of an image depends on that file and on the features alone. A file that is missing, is no
-image, is larger than 64 MB or 50 million pixels, or is no file at all (a pipe) silently becomes a row of
+image, is larger than 64 MB or 50 million pixels, or is not a file at all (a pipe) silently becomes a row of
 zeros.
 Assumes: the features were learned on public images; paths and contents of private ones may be anything.
 """

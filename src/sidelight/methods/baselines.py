@@ -1,4 +1,4 @@
-"""What private learning is measured against: public data alone, no privacy at all, the commonest label."""
+"""What private learning is measured against: public data alone, no privacy at all, the most common label."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def best_clip(found: Rehearsed, noise: float) -> float:
 def _trained(X: Floats, y: Array, loss: Loss, clips: Sequence[float]) -> list[Floats]:
     """Weights (outputs, p) for every clip norm, rising: full-batch steps with heavy ball, as in training.
 
-    The largest clip norm clips least and comes first, from zero; each other one goes on from the one before,
-    as training goes on from the solution of the public rows.
+    The largest clip norm clips least and comes first, from zero; each other one continues from the one
+    before, as training continues from the solution of the public rows.
     """
     lengths = np.linalg.norm(X, axis=1)
     top = max(float(np.linalg.eigvalsh(X @ X.T if len(X) < X.shape[1] else X.T @ X)[-1]) / len(X), 1e-12)

@@ -65,7 +65,7 @@ class ClippedSquare(Loss):
 
 @dataclass(frozen=True)
 class StraightBeyond(Loss):
-    """A smooth loss of the margin whose slope is clipped to ±bound: beyond the knee it goes on as a line.
+    """A smooth loss of the margin whose slope is clipped to ±bound: beyond the knee it continues as a line.
 
     It is convex and as smooth as it was, which a clipped gradient vector is not (Song, Steinke, Thakkar &
     Thakurta, AISTATS 2021; Section 5 of arXiv:2401.00583v1).

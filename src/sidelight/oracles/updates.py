@@ -166,7 +166,7 @@ def _block(given: UpdateBlock, dimension: int) -> Floats | None:
 
 
 def _usable(given: object, dimension: int) -> Floats | None:
-    """An update as a matrix of one row; None for whatever is no update of this size."""
+    """An update as a matrix of one row; None for whatever is not an update of this size."""
     vector = guarded(lambda make: make(), given, None) if callable(given) else given
     if type(vector) is not np.ndarray or vector.dtype not in (np.float64, np.float32):
         return None

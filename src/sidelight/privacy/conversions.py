@@ -71,7 +71,7 @@ def gaussian_delta_bound(epsilon: float | Floats, mu: float | Floats) -> float |
         lower = eps + log_ndtr(-eps / mu - mu / 2)
         slack = 32 * UNIT * (1 + np.abs(eps) / mu + mu / 2) ** 2
         delta = np.exp(upper) * (slack - np.expm1(np.minimum(lower - upper, 0.0))) + TINIEST
-    delta = np.where(delta < 1, delta, 1.0)  # a NaN, from numbers that overflow, is no bound either
+    delta = np.where(delta < 1, delta, 1.0)  # a NaN, from numbers that overflow, is not a bound either
     return float(delta) if delta.ndim == 0 else delta
 
 

@@ -116,7 +116,7 @@ class _UsersObserver(Observer):
             self._failed = True
             warn_charged(
                 f"the observer {name} failed ({first_line(error)}) and is no longer notified. The run is "
-                "charged, and goes on",
+                "charged, and continues",
                 RuntimeWarning,
             )
 

@@ -212,7 +212,7 @@ _DENSE = 400  # half the points next to 0 that are evenly spread; then twice as 
 _PER_CURVE = 100  # points in a deviation of a curve's own loss are enough, however fine the others' grid is
 _FINEST, _COARSEST, _TOO_COARSE = 1e-9, 1e-3, 0.1
 _FAR = 1500.0  # a total that nobody asks for
-LARGEST_LOSS = 600.0  # beyond it a loss counts as infinite: e^600 is no guarantee, and e^710 overflows
+LARGEST_LOSS = 600.0  # beyond it a loss counts as infinite: e^600 is not a guarantee, and e^710 overflows
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,11 @@ def as_dataset(data: object, *, public: bool = False) -> Dataset[object]:
         return NamedRows(data)
     frame = hasattr(data, "columns") and not isinstance(data, Dataset)  # a dataset may have columns too
     if isinstance(data, Tensor | np.ndarray | str) or frame:
-        raise InputError(f"{type(data).__name__} is no dataset of (inputs, targets); {_PAIR}")
+        raise InputError(f"{type(data).__name__} is not a dataset of (inputs, targets); {_PAIR}")
     if isinstance(data, Subset):
         _check_subset(data)
     if not (hasattr(data, "__getitem__") and isinstance(data, Sized)):
-        raise InputError(f"{type(data).__name__} is no dataset: {_BY_NUMBER}")
+        raise InputError(f"{type(data).__name__} is not a dataset: {_BY_NUMBER}")
     try:
         len(data)
     except Exception:
@@ -96,7 +96,7 @@ class NamedRows(Dataset[object]):
 def record_count(dataset: object) -> int:
     """How many records it has: torch's Dataset declares no length, and every map-style one has it."""
     if not isinstance(dataset, Sized):
-        raise InputError(f"{type(dataset).__name__} is no dataset: {_BY_NUMBER}")
+        raise InputError(f"{type(dataset).__name__} is not a dataset: {_BY_NUMBER}")
     return len(dataset)
 
 

@@ -85,7 +85,7 @@ def _one(state: CodeState, make: Callable[[int], T], place: int, seed: int) -> T
 
 
 def record_seed(secret: int, number: int) -> int:
-    """The seed of one record, which tells nothing about those of the others."""
+    """The seed of one record, which reveals nothing about those of the others."""
     digest = hashlib.blake2b(f"{secret} {number}".encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "big")
 

@@ -106,7 +106,7 @@ class NetworkProblem(Problem):
         return {"parameters": self.dimension, **chosen}
 
     def default_clip_norm(self) -> float:
-        """1. It is no bound on gradients and need not be one."""
+        """1. It is not a bound on gradients and need not be one."""
         return 1.0
 
     # -----------------------------------------------------------------------------------------------

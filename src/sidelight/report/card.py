@@ -154,7 +154,7 @@ class Card:
 
 
 def number(value: object) -> float | None:
-    """A number of a card as a float, infinity included; None for anything that is no number."""
+    """A number of a card as a float, infinity included; None for anything that is not a number."""
     words = {"infinity": math.inf, "-infinity": -math.inf}
     if isinstance(value, str):
         return words.get(value)

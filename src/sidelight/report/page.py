@@ -378,7 +378,7 @@ def _ledger_row(row: Json) -> Json:
 def _sources(card: Card) -> list[tuple[str, Source | None]]:
     chosen = str(card.statement["details"].get("chosen") or "")
     names = [name for name in (chosen, card.method) if name and not (name == "auto" and chosen)]
-    names = [name for name in names if name != "compare"]  # a rehearsal is no method
+    names = [name for name in names if name != "compare"]  # a rehearsal is not a method
     return [(name, source_of(name)) for name in dict.fromkeys(names)]
 
 

@@ -53,7 +53,7 @@ def gaussian_mu(card: Card) -> tuple[float, bool] | None:
     """μ of the Gaussian that tells as much (arXiv:2503.10945), and whether it is exact.
 
     For Gaussian releases it is their own. For others, the least μ whose ε is not below ours at any δ of
-    `profile`, nor at the card's own: at other δ it is no bound.
+    `profile`, nor at the card's own: at other δ it is not a bound.
     """
     if not events.elementary(card.plan) or not math.isfinite(card.epsilon):
         return None

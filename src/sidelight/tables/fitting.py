@@ -497,7 +497,7 @@ def _data(schema: Schema, model: PrivateLinear, public: pd.DataFrame | None, par
 
 
 def _public_file(public: TableSource | None) -> Json:
-    """The SHA-256 of a public table in one file, which is no secret; {} for frames, folders and patterns."""
+    """The SHA-256 of a public table in one file, which is public; {} for frames, folders and patterns."""
     if public is None or is_frame(public) or not os.path.isfile(public):
         return {}
     with open(public, "rb") as file:

@@ -114,8 +114,8 @@ def copied(batch: Batch) -> Batch:
 def owned(tree: _Tree, device: torch.device) -> _Tree:
     """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
 
-    Raises InputError for what is no tensor, and for tensors without a plain row of numbers: sparse, nested,
-    quantized, or of another device than the processor or `device`.
+    Raises InputError for what is not a tensor, and for tensors without a plain row of numbers: sparse,
+    nested, quantized, or of another device than the processor or `device`.
     """
 
     def one(leaf: object) -> Tensor:

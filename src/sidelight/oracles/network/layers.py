@@ -13,8 +13,8 @@ oracle compares them with plain gradients before the first private step (see che
 
 Attention and recurrent layers run as one operation that does not show its parts. While gradients are taken,
 a stand-in replaces their forward: the same numbers from the same parameters, with every part in sight. Layers
-whose gradient is no sum over records are refused with the way out (`problem`). Spectral norms are held while
-records go through the model (`settled_norms`).
+whose gradient is not a sum over records are refused with the way out (`problem`). Spectral norms are held
+while records go through the model (`settled_norms`).
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class NetworkOracle:
         with rows of weight 0. Whatever they are, the bound holds: what is clipped is what is added up.
 
         A record on which the model or the loss fails (a class that does not exist) contributes zero as well:
-        an error would tell of it, and may quote it. What fails for every record is found by `check` before,
+        an error would reveal it, and may quote it. What fails for every record is found by `check` before,
         and by a pass over trial rows at the first, second, fourth, eighth, … call.
         """
         times = 2.0 if check_relation(relation) == "replace-one" else 1.0

@@ -4,7 +4,7 @@
 `with Capture(...)`, layers report their inputs, and the gradients of their outputs arrive during the backward
 pass. Gradients of parameters are not computed: the pass is asked only for the outputs of the first layers, so
 it costs less than a plain one. A parameter's piece is handed to `receive` when its last use has arrived, and
-what it no longer needs is freed while the pass goes on. On leaving, the model is as it was: no hooks, no
+what it no longer needs is freed while the pass continues. On leaving, the model is as it was: no hooks, no
 wrappers, the same parameters. A module that has no rule is given to torch.func, it alone (`Call`).
 """
 
@@ -257,7 +257,7 @@ class Capture:
                 "the input of a layer was changed in place after the layer used it, so its gradient is lost. "
                 "Use the out-of-place operation there"
             )
-        uses, tapped.uses, tapped.source = tapped.uses, [], torch.empty(0)  # freed as the pass goes on
+        uses, tapped.uses, tapped.source = tapped.uses, [], torch.empty(0)  # freed as the pass continues
         with plain_products(grad.device):
             values = grad.detach() if grad.requires_grad else grad
             values = values if values.shape == tapped.shape else values.reshape(tapped.shape)

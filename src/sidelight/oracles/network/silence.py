@@ -18,7 +18,7 @@ __all__ = ["silent"]
 
 @contextmanager
 def silent() -> Iterator[Muted]:
-    """No warning, no line in a log and nothing printed: one about a private value would tell of it."""
+    """No warning, no line in a log and nothing printed: one about a private value would reveal it."""
     out, error = Muted(sys.stdout), Muted(sys.stderr)
     with (
         warnings.catch_warnings(),
