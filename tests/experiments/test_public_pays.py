@@ -1,22 +1,11 @@
-"""What is free, beside the default: the quick version, and the page that is published, against its data."""
+"""What is free, beside the default."""
 
 from pathlib import Path
-from typing import Any
 
 from experiments.public_pays import __main__ as experiment
 from experiments.public_pays import report, tables
-from experiments.sweep import read
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_quick_version_runs_and_resumes(tmp_path: Path, capsys: Any) -> None:
-    command = ["--quick", "--out", str(tmp_path)]
-    experiment.main(command)
-    first = (tmp_path / "runs.csv").read_text()
-    assert "| sidelight | 0.8" in capsys.readouterr().out
-    experiment.main(command)
-    assert (tmp_path / "runs.csv").read_text() == first
 
 
 def test_no_table_is_in_both_halves() -> None:
@@ -48,13 +37,6 @@ def test_a_step_down_counts_only_beyond_the_error() -> None:
     first = [line("sidelight", k, 0.7) for k in range(3)]
     assert "in 0 of 1 steps" in report._rising(report.Results(first + noisy))
     assert "in 1 of 2 steps: bike from ε = 3 to 9" in report._rising(report.Results(first + noisy + lower))
-
-
-def test_the_page_is_made_of_the_committed_runs() -> None:
-    page = (ROOT / "docs/reproductions/public_pays.md").read_text()
-    assert page == report.page(read(experiment.HERE / "runs.csv")), (
-        "python -m experiments.public_pays --docs …"
-    )
 
 
 def test_the_table_of_unlabeled_rows_is_what_the_command_printed() -> None:

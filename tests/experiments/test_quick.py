@@ -5,13 +5,26 @@ from typing import Any
 
 import pytest
 from experiments import datasets, protocol
+from experiments.ablation import __main__ as ablation
 from experiments.ppsgd_figures.__main__ import main as ppsgd_figures
 from experiments.ppsgd_table2 import grid, report
 from experiments.ppsgd_table2.__main__ import HERE
 from experiments.ppsgd_table2.__main__ import main as ppsgd_table2
+from experiments.public_pays import __main__ as public_pays
 from experiments.rsgd_figures.__main__ import main as rsgd_figures
+from experiments.shift import __main__ as shift
 from experiments.sweep import read, sweep
 
+from sidelight.methods import public_models
+
+ROOT = Path(__file__).parents[2]
+PAGES: dict[
+    str, tuple[Any, Any, str]
+] = {  # the command, what makes the page, and what the quick version prints
+    "ablation": (ablation, ablation.page, "| guide, trees | 0."),
+    "public_pays": (public_pays, public_pays.report.page, "| sidelight | 0.8"),
+    "shift": (shift, shift.report.page, "AUC: shifted public rows"),
+}
 PAPER = report.read_paper(HERE / "paper.csv")
 
 
@@ -25,6 +38,31 @@ def test_quick_version_runs_and_resumes(experiment: Any, tmp_path: Path, capsys:
     assert "| " in printed
     experiment(command)  # everything is there: nothing is added
     assert (tmp_path / "runs.csv").read_text() == first
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_quick_version_of_a_page_runs_and_resumes(name: str, tmp_path: Path, capsys: Any) -> None:
+    experiment, _, shown = PAGES[name]
+    command = ["--quick", "--out", str(tmp_path)]
+    experiment.main(command)
+    first = (tmp_path / "runs.csv").read_text()
+    assert shown in capsys.readouterr().out
+    experiment.main(command)
+    assert (tmp_path / "runs.csv").read_text() == first
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_made_of_the_committed_runs(name: str) -> None:
+    experiment, page, _ = PAGES[name]
+    written = (ROOT / f"docs/reproductions/{name}.md").read_text()
+    assert written == page(read(experiment.HERE / "runs.csv")), f"python -m experiments.{name} --docs …"
+
+
+def test_targets_as_they_are_leave_the_logarithm_out_and_nothing_else() -> None:
+    made = public_models._numbers
+    with ablation.targets_as_they_are():
+        assert public_models._numbers is not made
+    assert public_models._numbers is made
 
 
 def test_quick_values_are_accuracies_and_auto_learns(tmp_path: Path) -> None:
