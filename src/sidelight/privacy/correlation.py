@@ -55,24 +55,28 @@ class Correlation:
         if keep:
             if self._kept is None:
                 self._kept = _zeros(keep, value)
-            row, inverse = self.step % keep, bool(self.event.inverse)
-            fresh = _copied(drawn) if inverse else None
-            self._add_past(drawn, 1.0 if inverse else -1.0)
-            self._kept[row] = drawn if fresh is None else fresh
+            row = self.step % keep
+            if self.event.inverse:
+                past = self._add_past(_zeros(1, drawn)[0], 1.0)
+                self._kept[row] = drawn
+                drawn += past
+            else:
+                self._kept[row] = self._add_past(drawn, -1.0)
         self.step += 1
         return drawn
 
-    def _add_past(self, drawn: Value, sign: float) -> None:
+    def _add_past(self, start: Value, sign: float) -> Value:
         """Add ±Σ_j (c_j or d_j)·(what is kept of step t − j), in place; rows that are still empty are 0."""
         keep = len(self._kept)
         weights = sign * self._coefficients[1:][(self.step - 1 - np.arange(keep)) % keep]
-        rows, own = self._kept.reshape(keep, -1), drawn.reshape(-1)
-        if is_tensor(drawn):
+        rows, own = self._kept.reshape(keep, -1), start.reshape(-1)
+        if is_tensor(start):
             import torch
 
             own.addmv_(rows.T, torch.as_tensor(weights, dtype=rows.dtype, device=rows.device))
         else:
             own += weights.astype(rows.dtype) @ rows
+        return start
 
     def forget(self) -> None:
         """Erase the noise that is kept: no step follows."""
@@ -94,10 +98,6 @@ class Correlation:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("the noise of a run is not copied or pickled: two copies would use it twice")
-
-
-def _copied(value: Value) -> Value:
-    return value.clone() if is_tensor(value) else value.copy()
 
 
 def _zeros(rows: int, value: Value) -> Value:

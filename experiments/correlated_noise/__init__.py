@@ -1,0 +1,1 @@
+"""Correlated noise against independent noise: where it pays."""
