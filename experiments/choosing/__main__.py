@@ -169,8 +169,8 @@ def _behind(lines: list[dict[str, str]], contested: list[dict[str, str]]) -> lis
                 f"{_text(gap, error)} |"
             )
     text = (
-        f"By more than half a point in {behind} of {cells} cells, `auto` with the hinge among its rivals. "
-        "Where the first splits show more than half a point, more of them decide."
+        f"By more than half a point in {behind} of {cells} cells, with `auto` on the hinge among its rivals. "
+        "If the first splits show more than half a point, more splits decide."
     )
     if not rows:
         return [text]

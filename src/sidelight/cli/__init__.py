@@ -99,7 +99,7 @@ def cli() -> None:
     """Differentially private learning, guided by public data.
 
     \b
-    See it work, on data that it makes itself:
+    Try it on synthetic data:
       sidelight demo
     Fit a private table with the help of a public one, apply the model,
     read its privacy report:
@@ -107,11 +107,11 @@ def cli() -> None:
           --epsilon 1 --out model
       sidelight predict model new.csv --out predictions.csv
       sidelight report model
-    Which method, and which ε? A rehearsal on public rows; it spends nothing:
+    Choose a method and ε by rehearsing on public rows, at no budget:
       sidelight compare --public public.csv --target income --rows 50000
     How much noise does a budget need?
       sidelight account -q 0.01 --epsilon 2 --steps 1000 --delta 1e-5
-    Give a dataset a lifetime budget, and see what is left of it:
+    Give a dataset a lifetime budget, and see what is left:
       sidelight ledger init patients.ledger --name patients \\
           --relation add-or-remove-one --epsilon 3 --delta 1e-6
       sidelight ledger show patients.ledger

@@ -64,7 +64,7 @@ def command(
     epsilon: float, delta: float, runs: float, canaries: float, confidence: float, seed: float,
     as_json: bool, out: Path | None,
 ) -> int:  # fmt: skip
-    """Try to prove a method's claim wrong.
+    """Attack a method and compare its claim with what is proven.
 
     \b
     replay     record a run, replay it with one record changed, and compare

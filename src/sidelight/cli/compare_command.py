@@ -96,7 +96,7 @@ def command(**given: Any) -> None:
 
     It reads no private record and spends nothing. In turn, a quarter of the public rows is the test set;
     half become synthetic rows that stand in for the private table; a quarter stays public. Each range is
-    where the score of a real fit is expected. Which method is best is more reliable than how good it will be.
+    where the score of a real fit is expected. The ranking is more reliable than the scores.
     """
     public, out, as_json = given.pop("public"), given.pop("out"), given.pop("as_json")
     given["random_state"] = given.pop("seed")
@@ -187,7 +187,7 @@ SHORT = {"add-or-remove-one": "add/remove", "replace-one": "replace"}
 @click.argument("name", required=False, metavar="[NAME]", shell_complete=terminal.complete_methods)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def methods(name: str | None, as_json: bool) -> None:
-    """What methods there are, what each needs, and when it wins and loses.
+    """List methods, what each needs, and when it wins and loses.
 
     \b
       sidelight methods              the list

@@ -55,12 +55,12 @@ BUYS = ("ε", "best with public rows", "score", "over dp_sgd", "over only_public
 def command(
     epsilon: tuple[float, ...], repeats: int, seed: int, out: Path, as_json: bool, tour: bool
 ) -> None:
-    """What public rows buy, method by method, on data that it makes itself. Under a minute, one core.
+    """Compare methods with and without public rows on synthetic data. Under a minute, one core.
 
     \b
       sidelight demo
       sidelight demo --epsilon 0.2,1 --repeats 10
-      sidelight demo --tour       what a budget buys, and a ledger that says no
+      sidelight demo --tour       noise for a budget, and a ledger that refuses
 
     9,950 private rows, 50 public ones, 100 features, twice: as in the PPSGD paper, and with features that are
     correlated, as those of real tables are. Writes two reports, and tables for the next steps.

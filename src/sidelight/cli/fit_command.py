@@ -129,7 +129,7 @@ def command(**given: Any) -> None:
       sidelight predict model new.csv --out predictions.csv
 
     \b
-    What it would do and charge, before anything is charged: add --dry-run.
+    To see plan and cost without charging anything, add --dry-run.
 
     \b
     Column types, categories, bounds and classes are learned from the public

@@ -25,7 +25,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group("ledger")
 def command() -> None:
-    """Create and read the file that records what was spent.
+    """Create and read the ledger of what was spent.
 
     A ledger gives each dataset a lifetime budget. Every run writes its charge there before it reads the data,
     and a run that would overspend is refused (exit code 3).

@@ -48,12 +48,12 @@ def command(
     open_: bool,
     as_json: bool,
 ) -> int:
-    """Write the privacy report of a model, and say what it promises.
+    """Write the privacy report of a model and print its guarantee.
 
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
     opens offline. Its ε is recomputed from the events in the card. The exit code
     is 1 if the card claims less than they cost, holds a failed audit, declares
-    that the public records are not public, or lies beside other weights.
+    that the public records are not public, or does not match the weights beside it.
 
     \b
       sidelight report model/
