@@ -363,7 +363,7 @@ def test_several_local_steps_are_an_update_like_any_other() -> None:
         ({"public": []}, "needs public clients"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"rounds": 0}, "rounds"),
-        ({"ask": "some"}, "ask is"),
+        ({"ask": "some"}, "ask must"),
         ({"warm_rounds": -1}, "warm_rounds"),
     ],
 )  # fmt: skip
