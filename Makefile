@@ -6,6 +6,7 @@
 # make test-ray      workers of Ray that hold a table's records, and that end at random moments
 # make test-ranks    fifty kills of ranks at random moments, some minutes
 # make test-flower   Flower's face and an app that `flwr run` starts, with libraries that .venv does not have
+# make test-cuda     privacy tests, exact gradients and the step table on the CUDA device that is there
 # make test-lowest   the core and tables at the oldest versions that pyproject.toml allows
 # make wheel         wheel and sdist, each tried in a clean environment without extras
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
@@ -61,7 +62,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-lowest wheel peers-env check docs tables flows pictures format clean
+.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-cuda test-lowest wheel peers-env check docs tables flows pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -102,6 +103,12 @@ test-ray:
 
 test-ranks: $(VENV)/.dev
 	$(ONE_THREAD) SIDELIGHT_KILLS=50 $(PY) -m pytest -n $(WORKERS) tests/ranks $(ARGS)
+
+# Says so if there is no accelerator; then the tests run on a stand-in, and nothing is measured.
+test-cuda: $(VENV)/.dev
+	@device=$$($(PY) -m tests.accelerator.device) || exit 1; set -ex; \
+	SIDELIGHT_DEVICE=$$device $(ONE_THREAD) $(PY) -m pytest tests/accelerator $(ARGS); \
+	test $$device = pretend || $(PY) -m benchmarks.step --device $$device
 
 test-flower:
 	@$(MAKE) --no-print-directory $(FLOWER)/.flower || echo "test-flower: skipped, $(FLOWER) could not be made (see above)"

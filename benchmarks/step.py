@@ -1,12 +1,14 @@
 """Whole training steps: plain PyTorch, sidelight, and Opacus in each of its modes, in one run.
 
-    python -m benchmarks.step [--models NAME ...] [--rounds 3] [--tables-only]
+    python -m benchmarks.step [--models NAME ...] [--rounds 3] [--tables-only] [--device cuda]
 
 A step samples its batch, takes clipped gradients, adds noise and moves an SGD optimizer with momentum.
 Methods take turns, one thread each; times are processor time, which other work on the machine disturbs least.
 A method that takes more than six plain steps is timed once, after its first step. Memory is measured in a
 process of its own for each method: the peak above the model and its data at rest. What was measured goes to
 docs/benchmarks/step.csv; docs/benchmarks/step.md, and what docs/networks.md quotes, are made of that file.
+With `--device cuda` times are of the clock, after all work there is done, memory is PyTorch's on the device,
+and both files go to build/.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,7 +31,7 @@ import numpy as np
 import torch
 
 from benchmarks.memory import peak_above_rest
-from benchmarks.models import MODELS, Case
+from benchmarks.models import MODELS, Batch, Case
 from benchmarks.steps import STEPS, Step
 from sidelight.privacy.noise import Noise
 
@@ -49,16 +52,94 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--tables-only", action="store_true", help="make the page from the data, measure nothing"
     )
+    parser.add_argument("--device", default="cpu", type=torch.device, help="where models and data are")
     options = parser.parse_args(arguments)
+    place = Place(options.device)
+    if place.missing:
+        parser.exit(1, f"no accelerator: {place.missing}. Nothing was measured.\n")
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    data, shown = (DATA, PAGE) if place.on_cpu else (place.file("csv"), place.file("md"))
     if not options.tables_only:
-        rows = noise_rows()
+        rows = noise_rows(place)
         for name in options.models:
-            rows += measured(name, options.rounds)
-            _write(rows)
-    PAGE.write_text(page(_read(DATA)))
-    print(quoted(_read(DATA)))
+            rows += measured(name, options.rounds, place)
+            _write(rows, data)
+    shown.write_text(page(_read(data)))
+    print(quoted(_read(data)) if place.on_cpu else shown.read_text())
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where steps are taken, and how time and memory are read there."""
+
+    device: torch.device
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    @property
+    def missing(self) -> str:
+        """Why nothing can be measured here; empty if it can."""
+        if self.on_cpu:
+            return ""
+        if self.device.type != "cuda":
+            return f"{self.device} is not measured, only cpu and cuda are"
+        return "" if torch.cuda.is_available() else f"PyTorch {torch.__version__} finds no CUDA device here"
+
+    def file(self, ending: str) -> Path:
+        folder = Path("build")
+        folder.mkdir(exist_ok=True)
+        return folder / f"step-{self.device.type}.{ending}"
+
+    def case(self, case: Case) -> Case:
+        """The same model and data, here."""
+        if self.on_cpu:
+            return case
+        untied = case.untied
+
+        def draw(n: int) -> Batch:
+            inputs, targets = case.draw(n)
+            return inputs.to(self.device), targets.to(self.device)
+
+        return replace(
+            case,
+            build=lambda: case.build().to(self.device),
+            draw=draw,
+            untied=None if untied is None else lambda: untied().to(self.device),
+        )
+
+    def ms(self, step: Callable[[], object]) -> float:
+        if self.on_cpu:
+            start = time.process_time()
+            step()
+            return 1e3 * (time.process_time() - start)
+        torch.cuda.synchronize(self.device)
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize(self.device)
+        return 1e3 * (time.perf_counter() - start)
+
+    def peak_mb(self, name: str, method: str, before: int) -> float:
+        """The peak of a step above the idle model: on the processor in a process of its own."""
+        if self.on_cpu:
+            return peak_mb(name, method, before)
+        step = made(self.case(MODELS[name]), method)
+        for _ in range(before):
+            step()
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        rest = torch.cuda.memory_allocated(self.device)
+        step()
+        return (torch.cuda.max_memory_allocated(self.device) - rest) / 2**20
+
+    @property
+    def about(self) -> str:
+        if self.on_cpu:
+            return _about()
+        name = torch.cuda.get_device_name(self.device)
+        return f"{name}, PyTorch {torch.__version__}, Opacus {version('opacus')}"
 
 
 def made(case: Case, method: str) -> Step:
@@ -80,61 +161,55 @@ def peak_mb(name: str, method: str, before: int) -> float:
     return int(os.read(read, 100)) / 2**20
 
 
-def measured(name: str, rounds: int) -> list[Row]:
+def measured(name: str, rounds: int, place: Place) -> list[Row]:
     """Times of all methods in turns, and the memory of each."""
     rows, steps = dict[str, Row](), dict[str, Step]()
     for method in STEPS:
         rows[method] = {"model": name, "method": method}
         try:
-            step = made(MODELS[name], method)
-            rows[method]["first_ms"] = f"{_ms(step):.2f}"
+            step = made(place.case(MODELS[name]), method)
+            rows[method]["first_ms"] = f"{place.ms(step):.2f}"
             steps[method] = step
         except Exception as error:
             rows[method]["refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
-    for method, taken in turns(steps, rounds).items():
+    for method, taken in turns(steps, rounds, place).items():
         times = {"min_ms": min(taken), "median_ms": statistics.median(taken)}
         rows[method] |= {key: f"{value:.3f}" for key, value in times.items()} | {"rounds": str(len(taken))}
-        rows[method]["peak_mb"] = f"{peak_mb(name, method, before=int(len(taken) > 1)):.1f}"
+        rows[method]["peak_mb"] = f"{place.peak_mb(name, method, before=int(len(taken) > 1)):.1f}"
         print(*rows[method].values(), sep="  ", flush=True)
     return list(rows.values())
 
 
-def turns(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
+def turns(steps: dict[str, Step], rounds: int, place: Place) -> dict[str, list[float]]:
     """Milliseconds of every timed step. Steps of a few milliseconds are taken ten times in a turn."""
-    plain = min(_ms(steps["plain"]) for _ in range(3))
-    last = {method: _ms(step) for method, step in steps.items()}
+    plain = min(place.ms(steps["plain"]) for _ in range(3))
+    last = {method: place.ms(step) for method, step in steps.items()}
     slow = {method for method, taken in last.items() if taken > SLOW * plain}
     taken = {method: [last[method]] if method in slow else [] for method in steps}
     for turn in range(rounds + 1):
         for method, step in steps.items():
             if method not in slow:
-                found = [_ms(step) for _ in range(1 if plain > 20 else 10)]
+                found = [place.ms(step) for _ in range(1 if plain > 20 else 10)]
                 taken[method] += found if turn else []  # the first turn warms up
     return taken
 
 
-def _ms(step: Callable[[], object]) -> float:
-    start = time.process_time()
-    step()
-    return 1e3 * (time.process_time() - start)
-
-
-def noise_rows() -> list[Row]:
+def noise_rows(place: Place) -> list[Row]:
     """A million numbers of noise, beside PyTorch's and NumPy's generators, which are not cryptographic."""
-    noise, like, numpy = Noise(), torch.zeros(10**6), np.random.default_rng()
+    noise, like, numpy = Noise(), torch.zeros(10**6, device=place.device), np.random.default_rng()
     sources: dict[str, Callable[[], object]] = {
         "sidelight, float32": lambda: noise.normal_like(like, std=2.0),
         "sidelight, float64": lambda: noise.normal(10**6, std=2.0),
-        "torch.randn, float32": lambda: torch.randn(10**6),
+        "torch.randn, float32": lambda: torch.randn(10**6, device=place.device),
         "NumPy, float32": lambda: numpy.standard_normal(10**6, dtype=np.float32),
     }
     taken: dict[str, list[float]] = {name: [] for name in sources}
     for _ in range(20):
         for name, draw in sources.items():
-            taken[name].append(_ms(draw))
+            taken[name].append(place.ms(draw))
     return [
         {"model": "noise", "method": name, "min_ms": f"{min(some):.3f}", "rounds": str(len(some)),
-         "median_ms": f"{statistics.median(some):.3f}", "about": _about()}
+         "median_ms": f"{statistics.median(some):.3f}", "about": place.about}
         for name, some in taken.items()
     ]  # fmt: skip
 
@@ -152,8 +227,8 @@ def _about() -> str:
 # the data, and the page that is made of it
 
 
-def _write(rows: list[Row]) -> None:
-    with DATA.open("w", newline="") as file:
+def _write(rows: list[Row], path: Path) -> None:
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -213,7 +213,7 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
     if summary["guarantee"] == "false" and summary["epsilon_recomputed"] is not None:
         lines.append(("recomputed", f"ε = {plain_up(summary['epsilon_recomputed'])}"))
     if "epsilon_per_person" in summary:
-        epsilon, delta = (plain_up(summary[f"{name}_per_person"]) for name in ("epsilon", "delta"))
+        epsilon, delta = (plain_up(summary[f"{name}_per_person"], 4) for name in ("epsilon", "delta"))
         lines.append(("per person", f"ε = {epsilon} at δ = {delta}"))
     if "n_delta" in summary:
         lines.append(("n·δ", f"{plain_up(summary['n_delta'], 2)} people may fall outside ε on average"))

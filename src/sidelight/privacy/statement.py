@@ -129,8 +129,8 @@ def warn_of_epsilon(epsilon: float) -> bool:
     if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < WEAK_EPSILON:
         return False
     warnings.warn(
-        f"ε = {epsilon:.4g} protects little: an attacker who knows every other record may be right about "
-        "the remaining one in more than 99.99 % of all cases (at ε = 1: 73 %)",
+        f"ε = {epsilon:.4g} protects little: by itself it allows an attacker who knows every other record "
+        "to be right about the remaining one in more than 99.99 % of cases (at ε = 1: 73 %)",
         PrivacyWarning,
         stacklevel=users_line(),
     )

@@ -24,11 +24,13 @@ small, whatever the size of a layer.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -630,7 +632,7 @@ def plain_products(device: torch.device) -> contextlib.AbstractContextManager[No
         device.type == "cpu"
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and torch.get_float32_matmul_precision() == "highest"
+        and all(read() in (plain, "none") for read, _, plain in _precisions("cpu"))
     ):
         return _AS_IT_IS
     return _made_plain(device)
@@ -641,20 +643,33 @@ _AS_IT_IS = contextlib.nullcontext()
 
 @contextlib.contextmanager
 def _made_plain(device: torch.device) -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
-    try:
-        if precision != "highest":
-            torch.set_float32_matmul_precision("highest")
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if torch.is_autocast_enabled(device.type):
-                stack.enter_context(torch.autocast(device.type, enabled=False))
-            if device.type == "cuda":
-                stack.enter_context(torch.backends.cudnn.flags(allow_tf32=False))
-            yield
-    finally:
-        if precision != "highest":
-            torch.set_float32_matmul_precision(precision)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        if torch.is_autocast_enabled(device.type):
+            stack.enter_context(torch.autocast(device.type, enabled=False))
+        for read, write, plain in _precisions(device.type):
+            if (before := read()) not in (plain, "none"):
+                stack.callback(write, before)
+                write(plain)
+        yield
+
+
+@functools.cache
+def _precisions(device: str) -> list[tuple[Callable[[], object], Callable[[Any], None], object]]:
+    """What decides the precision of products on a device: how to read it, set it, and keep every digit."""
+    backends: Any = torch.backends
+    if hasattr(backends.cuda.matmul, "fp32_precision"):  # since 2.9; to ask in the old way may raise then
+        on_cuda, on_cpu = (
+            (backends.cuda.matmul, backends.cudnn.conv),
+            (backends.mkldnn.matmul, backends.mkldnn.conv),
+        )
+        name, plain = "fp32_precision", "ieee"
+        owners = on_cuda if device == "cuda" else on_cpu
+        return [(partial(getattr, one, name), partial(setattr, one, name), plain) for one in owners]
+    products = (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest")
+    name = "allow_tf32"
+    convolutions = (partial(getattr, backends.cudnn, name), partial(setattr, backends.cudnn, name), False)
+    return [products, convolutions] if device == "cuda" else [products]
 
 
 def working(*dtypes: torch.dtype) -> torch.dtype:
