@@ -174,8 +174,8 @@ def _show(results: list[AuditResult]) -> None:
     bounds = f", and what was proven by {found}, with confidence {sure:g}" if found else ""
     screen.print(
         f"Relations are add-or-remove-one and replace-one. The claim is ε at δ = {results[0].delta:g}"
-        f"{bounds}. A move is the largest of a private sum, in units of its declared sensitivity: above 1 "
-        "would be a fault."
+        f"{bounds}. A move is the largest change that one record made to a private sum, in units "
+        "of its declared sensitivity: above 1 would be a fault."
     )
     for one in results:
         for finding in one.findings:
