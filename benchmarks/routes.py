@@ -151,8 +151,8 @@ def entries() -> Iterator[Entry]:
     gate, head = nn.Linear(128, 4), nn.Linear(128, CLASSES)
     yield Entry("experts by mask", Of(masked, gate=gate, experts=experts(), head=head), entropy, x, y)
     yield Entry("experts by index", Of(dispatched, gate=gate, experts=experts(), head=head), entropy, x, y)
-    for case in MODELS:
-        yield Entry(case.name, case.build(), case.loss, *case.draw(min(256, case.private)))
+    for name, case in MODELS.items():
+        yield Entry(name, case.build(), case.loss, *case.draw(case.batch))
 
 
 def measured(entry: Entry, rounds: int) -> tuple[str, str, float, float]:

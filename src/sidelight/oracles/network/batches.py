@@ -12,11 +12,6 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sidelight.errors import INTERRUPTS, InputError
 
-__all__ = [
-    "Batch", "Losses", "Ready", "as_errors", "call", "copied", "each_tensor", "joined", "only_tensors",
-    "owned", "placeholder_rows", "row_count", "scores_of", "seed_torch", "take", "tensors",
-]  # fmt: skip
-
 Batch: TypeAlias = tuple[Any, Any]  # inputs, targets: as the user's model takes them
 Losses: TypeAlias = Callable[[Any, Any], Tensor]  # (outputs, targets) → one number per record
 

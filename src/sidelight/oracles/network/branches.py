@@ -17,8 +17,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Answers", "OtherBranch"]
-
 _HOLDS_FOR_EACH: dict[object, bool] = {  # the answer that holds for each record if it does for the batch
     torch.any: False, Tensor.any: False, torch._is_any_true: False,
     torch.all: True, Tensor.all: True, torch._is_all_true: True,

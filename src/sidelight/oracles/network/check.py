@@ -40,7 +40,6 @@ from sidelight.oracles.network.gradient_check import (
     Alone,
     credits_rows,
     each_alone,
-    no_losses,
     possible_wirings,
     vmap_is_right,
     wrong_gradients,
@@ -72,8 +71,6 @@ from sidelight.oracles.network.trial_rows import (
     with_integers_beyond,
 )
 from sidelight.oracles.network.written_out import by_loop, by_vmap
-
-__all__ = ["FEW", "examine", "no_losses", "refuse", "refuse_parameters"]
 
 _LOG = logging.getLogger("sidelight")
 _SCRIPTED = (

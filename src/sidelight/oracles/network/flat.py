@@ -1,9 +1,9 @@
 """A network's trainable parameters as one flat vector, which is all that a method ever sees.
 
 And what is asked of gradients in that form: norms of M(g_i − o), then Σ c_i M(g_i − o). `ScaledNorms` is for
-M = identity or a diagonal, `ProjectedNorms` for a projection on a few directions, `TailNorms` for both: a
-projection of the last parameters that leaves the others. A `ClippedSumRule` is fixed for a whole batch; an
-`Answer` belongs to one micro-batch and receives its pieces during the backward pass.
+M = identity or a diagonal, `ProjectedNorms` for a projection on a few directions, of all parameters or of the
+last ones. A `ClippedSumRule` is fixed for a whole batch; an `Answer` belongs to one micro-batch and receives
+its pieces during the backward pass.
 """
 
 from __future__ import annotations
@@ -29,13 +29,6 @@ from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.pieces import ClipCenter, Piece, Squares, plain_products, working
-
-__all__ = [
-    "Answer", "ClippedSumRule", "Layout", "ProjectedNorms", "RunningSum", "ScaledNorms",
-    "TailNorms", "TailProjection", "drop_gradients", "evaluating", "joined_flat",
-    "mean_of_record", "modules_of", "parameters_of", "per_example", "read", "set_gradients",
-    "tensor", "train_mode", "trainable", "views_of", "write",
-]  # fmt: skip
 
 _SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
 _MANY = 8192  # records in a sum that is added up in float64, pass by pass
@@ -214,6 +207,9 @@ class Layout:
         first, last = (Layout(part, self.dtype) if part else None for part in parts)
         return first, last
 
+    def __contains__(self, parameter: Tensor) -> bool:
+        return parameter in self._slices
+
     def part(self, flat: Tensor, parameter: Tensor) -> Tensor:
         """A view of the parameter's place, in its shape."""
         return flat[self._slices[parameter]].view(parameter.shape)
@@ -236,13 +232,16 @@ class Layout:
 
 class RunningSum:
     """A sum under way: Σ c_i g_i, and Σ c_i. `terms`: the type in which those of one pass are added up.
+    `rest`: the sum of the parameters that are not projected, if others are.
 
     It has no memory before something is added: until then that of a forward pass may be at its largest.
     """
 
     def __init__(
-        self, size: int, dtype: torch.dtype, device: torch.device, *, terms: torch.dtype | None = None
-    ) -> None:
+        self, size: int, dtype: torch.dtype, device: torch.device, *,
+        terms: torch.dtype | None = None, rest: RunningSum | None = None,
+    ) -> None:  # fmt: skip
+        self.rest = rest
         self.size, self.dtype, self.device, self.terms = size, dtype, device, terms or dtype
         self.weight = torch.zeros((), dtype=torch.float64, device=device)
         self._value: Tensor | None = None
@@ -402,56 +401,6 @@ class _Norms:
             total.weight += factors.double().sum()
 
 
-class ProjectedNorms:
-    """M g = basisᵀ g: k inner products a record; the k numbers are what is clipped and summed."""
-
-    def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor) -> None:
-        if basis.shape[0] != layout.dimension:
-            raise InputError(
-                f"the basis has {basis.shape[0]} rows, not {layout.dimension}, one per trainable parameter. "
-                "To project the last layer alone, freeze the others: p.requires_grad_(False)"
-            )
-        self.layout, self.basis = layout, basis.detach().to(layout.device, layout.dtype)
-        self.start = None if origin is None else self.basis.double().T @ origin.double()
-
-    def answer(self, count: int) -> Answer:
-        return _Projected(self, count)
-
-    def new_total(self, records: int, clip: Clip) -> RunningSum:
-        return RunningSum(self.basis.shape[1], torch.float64, self.layout.device)
-
-    def finished(self, total: RunningSum) -> Tensor:
-        return total.value.to(self.layout.dtype)
-
-
-class _Projected:
-    def __init__(self, question: ProjectedNorms, count: int) -> None:
-        self._question = question
-        basis = question.basis
-        self._values = torch.zeros(count, basis.shape[1], dtype=torch.float64, device=basis.device)
-        if question.start is not None:
-            self._values -= question.start
-
-    def receive(self, parameter: Tensor, piece: Piece) -> None:
-        directions = self._question.layout.rows(self._question.basis, parameter)
-        for column in range(directions.shape[1]):
-            self._values[:, column] += piece.inner(directions[:, column].reshape(parameter.shape))
-
-    def norms(self) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(self._values, dim=1)
-        return norms * (1 + 1e-12)
-
-    def silence(self, records: Tensor) -> None:
-        self._values = self._values.masked_fill(records[:, None], 0.0)
-
-    def add(self, factors: Tensor, total: RunningSum) -> None:
-        total.value += factors.double() @ self._values
-
-
-# ---------------------------------------------------------------------------------------------------
-# the last parameters projected, the others as they are
-
-
 @dataclass(frozen=True, eq=False)
 class TailProjection:
     """Coordinates `start` … of a flat vector in a basis (their number × k), the others as they are."""
@@ -470,67 +419,64 @@ class TailProjection:
         return torch.cat([whole[: self.start], self.basis @ whole[self.start :]])
 
 
-class TailTotal(RunningSum):
-    """Both sums."""
+class ProjectedNorms:
+    """M g = basisᵀ g from coordinate `start` on: k inner products a record; the numbers before stay as they
+    are. All of these are what is clipped and summed."""
 
-    def __init__(self, rest: RunningSum | None, tail: RunningSum) -> None:
-        first = tail if rest is None else rest
-        super().__init__(0 if rest is None else rest.size, first.dtype, first.device, terms=first.terms)
-        self.tail = tail
-
-
-def _both(total: RunningSum) -> TailTotal:
-    if not isinstance(total, TailTotal):
-        raise TypeError("a tail projection adds up in a TailTotal")
-    return total
-
-
-class TailNorms:
-    """Norms of a TailProjection: scaled for the first parameters, projected for the last."""
-
-    def __init__(self, layout: Layout, origin: Tensor | None, metric: TailProjection) -> None:
-        first, last = layout.split(metric.start)
-        if last is None or last.dimension != len(metric.basis):
+    def __init__(self, layout: Layout, origin: Tensor | None, basis: Tensor, start: int = 0) -> None:
+        first, last = layout.split(start)
+        if last is None or last.dimension != len(basis):
             raise InputError(
-                "the basis must have one row for each number of the last parameters, and no more"
+                f"the basis has {len(basis)} rows, not one for each number of the parameters from {start} on. "
+                "To project the last layer alone, freeze the others: p.requires_grad_(False)"
             )
-        begin, end = (None, None) if origin is None else (origin[: metric.start], origin[metric.start :])
+        self.layout, self.basis = last, basis.detach().to(layout.device, layout.dtype)
+        begin, end = (None, None) if origin is None else (origin[:start], origin[start:])
         self.rest = None if first is None else ScaledNorms(first, begin, None)
-        self.tail = ProjectedNorms(last, end, metric.basis)
-        self.last = frozenset(last.parameters)
+        self.start = None if end is None else self.basis.double().T @ end.double()
 
     def answer(self, count: int) -> Answer:
-        return _Both(self, count)
+        return _Projected(self, count)
 
-    def new_total(self, records: int, clip: Clip) -> TailTotal:
+    def new_total(self, records: int, clip: Clip) -> RunningSum:
         rest = None if self.rest is None else self.rest.new_total(records, clip)
-        return TailTotal(rest, self.tail.new_total(records, clip))
+        return RunningSum(self.basis.shape[1], torch.float64, self.layout.device, rest=rest)
 
     def finished(self, total: RunningSum) -> Tensor:
-        tail = self.tail.finished(_both(total).tail)
-        return tail if self.rest is None else torch.cat([self.rest.finished(total), tail])
+        value = total.value.to(self.layout.dtype)
+        if self.rest is None or total.rest is None:
+            return value
+        return torch.cat([self.rest.finished(total.rest), value])
 
 
-class _Both:
-    def __init__(self, question: TailNorms, count: int) -> None:
-        self._last = question.last
+class _Projected:
+    def __init__(self, question: ProjectedNorms, count: int) -> None:
+        self._question = question
+        basis = question.basis
+        self._values = torch.zeros(count, basis.shape[1], dtype=torch.float64, device=basis.device)
+        if question.start is not None:
+            self._values -= question.start
         self._rest = None if question.rest is None else question.rest.answer(count)
-        self._tail = question.tail.answer(count)
 
     def receive(self, parameter: Tensor, piece: Piece) -> None:
-        answer = self._tail if parameter in self._last or self._rest is None else self._rest
-        answer.receive(parameter, piece)
+        if self._rest is not None and parameter not in self._question.layout:
+            self._rest.receive(parameter, piece)
+            return
+        directions = self._question.layout.rows(self._question.basis, parameter)
+        for column in range(directions.shape[1]):
+            self._values[:, column] += piece.inner(directions[:, column].reshape(parameter.shape))
 
     def norms(self) -> Tensor:
-        tail = self._tail.norms()
-        return tail if self._rest is None else torch.hypot(self._rest.norms(), tail) * (1 + 1e-12)
+        norms: Tensor = torch.linalg.vector_norm(self._values, dim=1)
+        norms = norms if self._rest is None else torch.hypot(self._rest.norms(), norms)
+        return norms * (1 + 2e-12)
 
     def silence(self, records: Tensor) -> None:
-        self._tail.silence(records)
+        self._values = self._values.masked_fill(records[:, None], 0.0)
         if self._rest is not None:
             self._rest.silence(records)
 
     def add(self, factors: Tensor, total: RunningSum) -> None:
-        self._tail.add(factors, _both(total).tail)
-        if self._rest is not None:
-            self._rest.add(factors, total)
+        total.value += factors.double() @ self._values
+        if self._rest is not None and total.rest is not None:
+            self._rest.add(factors, total.rest)

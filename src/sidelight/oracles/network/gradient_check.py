@@ -43,11 +43,6 @@ from sidelight.oracles.network.trial import (
 from sidelight.oracles.network.trial_rows import cycled, with_integers_beyond
 from sidelight.oracles.network.written_out import by_vmap
 
-__all__ = [
-    "MIXED", "NOT_BY_LAYER", "Alone", "credits_rows", "each_alone", "no_losses", "possible_wirings",
-    "vmap_is_right", "wrong_gradients",
-]  # fmt: skip
-
 MIXED = (
     "the loss of one record depends on the others of its batch, so its influence cannot be bounded. "
     "Normalize each record by itself (GroupNorm, LayerNorm), average tokens within each record (token_loss "

@@ -37,12 +37,6 @@ from sidelight.errors import AssumptionError
 from sidelight.oracles.network.flat import modules_of
 from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, WindowGeometry
 
-__all__ = [
-    "Rule", "SpectralNorm", "StandIn", "Tap", "Use", "linear_uses", "on_gradient", "problem",
-    "refresh_norms", "rule", "rule_for", "rule_for_class", "settled_norms", "stand_in",
-    "stand_in_for",
-]  # fmt: skip
-
 
 class Use(NamedTuple):
     """One use of a parameter: `build(grad, count)` makes its piece from the gradient of the output."""

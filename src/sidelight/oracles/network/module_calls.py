@@ -23,8 +23,6 @@ from sidelight.oracles.network.layers import on_gradient, stand_in_for
 from sidelight.oracles.network.pieces import CHUNK, Piece, Rows, chunks
 from sidelight.oracles.network.snapshots import SIMPLE
 
-__all__ = ["Arguments", "Call", "Computed", "Decomposed", "handed_on", "swap", "unroll"]
-
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
 _WRITTEN_OUT = 2**25  # numbers of a computed weight's gradients that are held for all records of a pass
 

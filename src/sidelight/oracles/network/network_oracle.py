@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import _SpectralNorm as SpectralNorm
 from torch.utils._pytree import (
     keystr,
     tree_flatten_with_path,
@@ -43,7 +44,7 @@ from sidelight.oracles.network.batches import (
     tensors,
 )
 from sidelight.oracles.network.branches import OtherBranch
-from sidelight.oracles.network.check import FEW, examine, no_losses, refuse, refuse_parameters
+from sidelight.oracles.network.check import FEW, examine, refuse, refuse_parameters
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -51,13 +52,13 @@ from sidelight.oracles.network.flat import (
     ProjectedNorms,
     RunningSum,
     ScaledNorms,
-    TailNorms,
     TailProjection,
     joined_flat,
     parameters_of,
     trainable,
 )
-from sidelight.oracles.network.layers import SpectralNorm, settled_norms
+from sidelight.oracles.network.gradient_check import no_losses
+from sidelight.oracles.network.layers import settled_norms
 from sidelight.oracles.network.module_calls import unroll
 from sidelight.oracles.network.passes import records_a_pass, work_of_a_pass
 from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down, working
@@ -80,8 +81,6 @@ from sidelight.oracles.network.written_out import (
 )
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
-
-__all__ = ["NetworkOracle"]
 
 _LOG = logging.getLogger("sidelight")
 _MOST_FORMS = 64  # shapes of records for which the examined route is remembered
@@ -615,7 +614,7 @@ def question_about(layout: Layout, origin: Tensor | None, metric: Metric | TailP
     if isinstance(metric, Projection):
         return ProjectedNorms(layout, start, torch.as_tensor(metric.basis))
     if isinstance(metric, TailProjection):
-        return TailNorms(layout, start, metric)
+        return ProjectedNorms(layout, start, metric.basis, metric.start)
     raise InputError(f"a network knows the metrics Diagonal and Projection, not {type(metric).__name__}")
 
 

@@ -34,8 +34,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sidelight.oracles.network.batches import tensors
 
-__all__ = ["ChangedDraws", "OperationWatch", "observed"]
-
 # They look at the form of a tensor, and not at its values.
 _FORM_ONLY = frozenset((
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like",

@@ -23,8 +23,6 @@ from sidelight.oracles.network.module_calls import swap
 from sidelight.oracles.network.routes import Watched, one_per_row
 from sidelight.oracles.network.written_out import WithLoss
 
-__all__ = ["graph_leaves", "refuse_untrained", "used_outside_modules", "used_outside_torch_func"]
-
 
 def graph_leaves(value: Tensor) -> list[Tensor]:
     """The tensors that a backward pass from here would leave a gradient in."""

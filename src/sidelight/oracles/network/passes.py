@@ -11,8 +11,6 @@ from __future__ import annotations
 import functools
 import math
 
-__all__ = ["records_a_pass", "work_of_a_pass"]
-
 _MOST = 4096  # rows of a pass
 _LARGE, _MOST_KEPT = 2.0**23, 2.0**25  # numbers kept, from which a pass has half a batch at most, and at most
 _USUAL = 2.0**12  # numbers that a model keeps for a row, where that is not known

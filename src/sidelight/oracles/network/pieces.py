@@ -36,12 +36,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional, grad
 
-__all__ = [
-    "BLOCK", "CHUNK", "ClipCenter", "Convolution", "Outer", "Piece", "Rows", "Sparse", "Squares",
-    "WindowGeometry", "block_dots", "block_squares", "chain", "chunks", "expand", "growth", "plain_products",
-    "product", "rounded_down", "tiny", "underflow", "working",
-]  # fmt: skip
-
 LONG = 2048  # terms of a matrix product left to the library, whose order of adding is its own affair
 BLOCK = 512  # numbers summed in the working precision before float64 takes over
 THIN = 8  # columns of a matrix of gradients that a library multiplies slowly

@@ -36,11 +36,6 @@ from sidelight.oracles.network.pieces import (
 )
 from sidelight.oracles.network.shared_pieces import merged
 
-__all__ = [
-    "Capture", "Gradients", "Watched", "Wiring", "gradients_of", "one_per_row", "own_parameters",
-    "watched_modules",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Wiring:

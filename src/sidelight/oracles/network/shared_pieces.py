@@ -21,8 +21,6 @@ from sidelight.oracles.network.pieces import (
     growth,
 )
 
-__all__ = ["Sum", "Tied", "merged"]
-
 
 def merged(pieces: Sequence[Piece]) -> Piece:
     """One piece for all uses of a parameter."""

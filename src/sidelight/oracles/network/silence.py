@@ -13,8 +13,6 @@ from typing import TextIO
 
 import numpy as np
 
-__all__ = ["silent"]
-
 
 @contextmanager
 def silent() -> Iterator[Muted]:

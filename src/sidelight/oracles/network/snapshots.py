@@ -20,11 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "SIMPLE", "Generators", "Snapshot", "TensorSnapshot", "fill_dict", "slots_of", "snapshot_of",
-    "snapshot_of_globals", "snapshot_of_slots",
-]  # fmt: skip
-
 Generators: TypeAlias = random.Random | np.random.BitGenerator | np.random.RandomState | torch.Generator
 SIMPLE = (
     type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size,

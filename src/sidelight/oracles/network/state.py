@@ -49,10 +49,6 @@ from sidelight.oracles.network.snapshots import (
     snapshot_of_slots,
 )
 
-__all__ = [
-    "HONEST_CODE", "NO_HIDDEN_STATE", "CodeState", "refuse_change", "restored", "without_gradients",
-]  # fmt: skip
-
 HONEST_CODE = (  # the threat model; SECURITY.md and docs/guarantees.md have the same words
     "the model, loss, dataset, collate and augmentation are honest code that may contain mistakes; "
     "they are not written to defeat the library"

@@ -19,19 +19,6 @@ from sidelight.oracles.network.flat import evaluating, parameters_of
 from sidelight.oracles.network.routes import Wiring
 from sidelight.oracles.network.state import CodeState
 
-__all__ = [
-    "FAILURES",
-    "SEED",
-    "ModelTrial",
-    "Route",
-    "as_if_compiling",
-    "eagerly",
-    "from_seed",
-    "perturbed",
-    "quiet",
-    "untouched", "without_dropout",
-]  # fmt: skip
-
 SEED = 0x5EED_0F_7121A1  # which no model sets by itself: that is noticed by the state it leads to
 _DRAWN = 16_381  # numbers by which weights are moved; a prime, so that no two rows are moved alike
 FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError)

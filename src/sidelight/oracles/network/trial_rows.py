@@ -14,11 +14,6 @@ from torch.utils._pytree import tree_map
 
 from sidelight.oracles.network.batches import Batch, each_tensor, row_count, take, tensors
 
-__all__ = [
-    "OTHER_ROWS", "Change", "changes", "chosen", "cycled", "distinct_rows", "halves", "mixed", "only_row",
-    "with_integers_beyond",
-]  # fmt: skip
-
 _Tree = TypeVar("_Tree")
 _MOST = 8  # different rows in a trial
 

@@ -24,8 +24,6 @@ from sidelight.oracles.network.module_calls import unroll
 from sidelight.oracles.network.pieces import working
 from sidelight.oracles.network.routes import Gradients, gradients_of
 
-__all__ = ["WithLoss", "by_loop", "by_record", "by_vmap", "is_record_dependent", "records_at_once"]
-
 _LARGEST = 2**25  # numbers in gradients that are written out at a time
 
 
