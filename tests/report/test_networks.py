@@ -44,6 +44,15 @@ def test_a_trainer_has_a_card_and_a_page(method: str, tmp_path: Path) -> None:
         assert "No guarantee" in page.words and "Nothing of this is protected" in page.words
 
 
+def test_the_route_of_gradients_and_its_reason_are_shown() -> None:
+    card = card_of(trained("dope_sgd"))
+    assert "Per-record gradients were taken by layer, many records at a time." in Page(html(card)).words
+    card.history[0] |= {"route": "loop", "route_reason": "it decides by values"}
+    assert "taken by one call per record: it decides by values." in Page(html(card)).words
+    del card.history[0]["route"]
+    assert "Per-record gradients" not in Page(html(card)).words
+
+
 def test_public_validation_is_shown_over_steps_and_as_the_score() -> None:
     card = card_of(trained("dope_sgd"))
     keys = {chart.key for chart in training_charts(card)}

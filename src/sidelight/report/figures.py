@@ -33,6 +33,11 @@ _CURVES: dict[str, tuple[str, str, bool]] = {
     "validation_accuracy": ("Public validation accuracy", "accuracy", False),
     "step_size": ("Step size", "step size", True),
 }
+_ROUTES = {
+    "layers": "by layer, many records at a time",
+    "vmap": "by torch.func, written out for each record",
+    "loop": "by one call per record",
+}
 _UNITS = {"mu^2": "μ²", "rho": "ρ", "rdp": "Rényi divergence"}
 
 
@@ -93,6 +98,13 @@ def training_constants(card: Card) -> list[tuple[str, str]]:
             share = key == "validation_accuracy"
             found.append((title.lower(), percent(ys[0]) if share else pretty(ys[0])))
     return found
+
+
+def gradient_route(card: Card) -> str:
+    """How a network's per-record gradients were taken, and why by no faster route; "" for anything else."""
+    entry = next((entry for entry in card.history if "route" in entry), {})
+    route, reason = _ROUTES.get(str(entry.get("route")), ""), entry.get("route_reason")
+    return f"{route}: {reason}" if route and reason else route
 
 
 def _is_constant(ys: list[float]) -> bool:

@@ -29,6 +29,7 @@ from sidelight.report.figures import (
     attack_chart,
     charged,
     filter_unit,
+    gradient_route,
     reliability_chart,
     training_charts,
     training_constants,
@@ -207,6 +208,7 @@ def _course(card: Card) -> Json:
     return {
         "training": [_drawn(chart) for chart in training_charts(card)],
         "constants": training_constants(card),
+        "route": gradient_route(card),
         "reasons": reasons,
         "notes": [*([f"returned: {told}"] if told else []), *notes],
     }
