@@ -210,6 +210,6 @@ def test_the_size_of_passes_changes_no_sum() -> None:
     torch.manual_seed(0)
     oracle, some = NetworkOracle(Wide(), squared_error, expected=50), batch(50)
     found = private_sum(oracle, some, Flat(0.1))
-    sizes = {key[-1] for key in oracle._routes}
+    sizes = {key[-1] for key in oracle._present.routes}
     assert sizes == {8}
     torch.testing.assert_close(found, private_sum(oracle, some, Flat(0.1), micro_batch=10))

@@ -427,7 +427,7 @@ class ProjectedNorms:
         first, last = layout.split(start)
         if last is None or last.dimension != len(basis):
             raise InputError(
-                f"the basis has {len(basis)} rows, not one for each number of the parameters from {start} on. "
+                f"the basis has {len(basis)} rows, not one for each number from parameter {start} on. "
                 "To project the last layer alone, freeze the others: p.requires_grad_(False)"
             )
         self.layout, self.basis = last, basis.detach().to(layout.device, layout.dtype)

@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import _SpectralNorm as SpectralNorm
 from torch.utils._pytree import (
     keystr,
     tree_flatten_with_path,
@@ -65,7 +64,6 @@ from sidelight.oracles.network.pieces import Rows, plain_products, rounded_down,
 from sidelight.oracles.network.routes import (
     Capture,
     Watched,
-    Wiring,
     gradients_of,
     watched_modules,
 )
@@ -99,16 +97,23 @@ class _Pass(NamedTuple):
     weights: Tensor | None = None  # of each row in its record's gradient; None: all the same
 
 
+class _Examined(NamedTuple):
+    """The route for records of one form and passes of one size, and the modules that it watches."""
+
+    route: Route
+    watched: list[Watched]
+
+
 @dataclass(frozen=True)
 class _Known:
     """What follows from a model as long as its state is not altered: its parts, and routes found for it."""
 
-    generation: int
+    state: CodeState
     every: list[nn.Parameter]
     layout: Layout
-    modes: tuple[bool, ...]
-    routes: dict[tuple[Hashable, ...], Route] = field(default_factory=dict)  # by forms and sizes of a pass
-    watched: dict[int, tuple[Wiring, list[Watched]]] = field(default_factory=dict)  # by a wiring's identity
+    routes: dict[tuple[Hashable, ...], _Examined] = field(
+        default_factory=dict
+    )  # by forms and sizes of a pass
 
     @property
     def moved(self) -> bool:
@@ -116,11 +121,10 @@ class _Known:
         return self.layout.parameters[0].device != self.layout.device
 
     @classmethod
-    def of(cls, model: nn.Module, generation: int) -> _Known:
+    def of(cls, model: nn.Module, loss: Losses) -> _Known:
         parameters = trainable(model)
         layout = Layout(parameters, working(*(p.dtype for p in parameters)))
-        modes = tuple(m.training for m in model.modules() if not isinstance(m, SpectralNorm))
-        return cls(generation, parameters_of(model), layout, modes)
+        return cls(CodeState(model, loss), parameters_of(model), layout)
 
 
 class NetworkOracle:
@@ -153,11 +157,9 @@ class NetworkOracle:
         self._public_rows = None if example is None else distinct_rows(example)
         self._kept: dict[tuple[Hashable, ...], tuple[float, int]] = {}  # see _kept_for_a_row, by form
         self._fills: dict[tuple[Hashable, ...], Batch] = {}  # rows to fill passes up with, by form
-        # With the generation of the state that a route was found under.
-        self._routes: dict[tuple[Hashable, ...], tuple[Route, int]] = {}
-        self._generation = self._calls = 0
-        self._known_state: CodeState | None = None
+        self._calls = 0
         self._known: _Known | None = None
+        self._route: Route | None = None
         self._said: set[tuple[str, str]] = set()  # slower routes, which the log has
         if not self.parameters:
             raise InputError("the model has no trainable parameters")
@@ -175,9 +177,9 @@ class NetworkOracle:
     @property
     def route(self) -> Route:
         """How gradients were taken when the model was last examined, and why by no faster way."""
-        if not self._routes:
+        if self._route is None:
             raise InputError("the model was not examined yet; call check(batch) first")
-        return next(reversed(self._routes.values()))[0]
+        return self._route
 
     def clipped_sum(
         self,
@@ -275,35 +277,33 @@ class NetworkOracle:
             self._try(cycled(self._trial_rows(batch), size * augmentations), augmentations)
         return size
 
-    def _survey(self) -> CodeState:
+    def _survey(self) -> _Known:
         """Refuse a model by its layers, and note its state; a route found under another is not trusted."""
         with settled_norms(self.model), without_gradients(self.model):
             return self._look()
 
-    def _look(self) -> CodeState:
+    def _look(self) -> _Known:
         """The same, of a model whose norms are settled and whose parameters have no gradients.
 
         What follows from a state is asked again only where that was altered: modules, modes, hooks, rules.
         """
-        known, state = self._known, self._known_state
-        if known is None or state is None or known.moved or state.altered():
+        known = self._known
+        if known is None or known.moved or known.state.altered():
             refuse(self.model)
-            self._known_state = CodeState(self.model, self.loss)
-            self._generation += 1
-            self._known = _Known.of(self.model, self._generation)
+            self._known = _Known.of(self.model, self.loss)
         else:
             refuse_parameters(self.model, known.every)
-            state.renew()
-        return self._state
-
-    @property
-    def _state(self) -> CodeState:
-        return self._known_state or self._survey()
+            known.state.renew()
+        return self._present
 
     @property
     def _present(self) -> _Known:
         """What is known of the model as it is, since the last look at its state."""
-        return self._known or _Known.of(self.model, self._generation)
+        return self._known or self._survey()
+
+    @property
+    def _state(self) -> CodeState:
+        return self._present.state
 
     def _try(self, rows: Batch, copies: int) -> None:
         """A pass over these rows, which are not private: it tells a failure of all records from that of one.
@@ -315,7 +315,6 @@ class NetworkOracle:
             with restored(self._state):
                 self._ask(_Pass(rows, copies, 0, trial=True), question)
         except OtherBranch:
-            self._routes.clear()
             self._present.routes.clear()
         except BaseException as error:
             if isinstance(error, INTERRUPTS) or not is_record_dependent(error):
@@ -404,11 +403,11 @@ class NetworkOracle:
             self._put(put, answer, ~taken)
             return
         rows = row_count(one.rows)
-        fill, route = cycled(self._trial_rows(one.rows), rows), self._route_for(one.rows, rows)
+        fill, route = cycled(self._trial_rows(one.rows), rows), self._route_for(one.rows, rows).route
         if route.answers:
             with suppress(AssumptionError):  # what came now because of a record must not be said now
                 self._try(fill, one.copies)
-            if self._route_for(one.rows, rows) is not route:
+            if self._route_for(one.rows, rows).route is not route:
                 self._add(one, taken, question, put)
                 return
         places = taken.nonzero().flatten()
@@ -437,16 +436,15 @@ class NetworkOracle:
         """The answer for the records of one pass, on the model's route."""
         batch, rows = copied(one.rows), row_count(one.rows)  # a model may write into its input
         count = rows // one.copies
-        route, answer = self._route_for(batch, rows), question.answer(count)
+        (route, watched), answer = self._route_for(batch, rows), question.answer(count)
         if one.seed is not None:
             seed_torch(one.seed)
         if route.kind != "layers":
             with eagerly():
                 return self._written_out(one._replace(rows=batch), route, count, question)
         seen = Capture(
-            self.model, route.wiring, rows=rows, count=count, receive=answer.receive,
-            watched=self._watched(route.wiring),
-        )  # fmt: skip
+            self.model, route.wiring, rows=rows, count=count, receive=answer.receive, watched=watched
+        )
         with eagerly(), route.branching(), seen:
             seen.backward(self._losses(batch), one.weights)
         return answer
@@ -471,42 +469,21 @@ class NetworkOracle:
             raise AssumptionError(no_losses(losses))
         return losses
 
-    def _watched(self, wiring: Wiring) -> list[Watched]:
-        watched = self._present.watched
-        if id(wiring) not in watched:
-            if len(watched) >= _MOST_FORMS:
-                watched.clear()
-            watched[id(wiring)] = wiring, watched_modules(self.model, wiring)
-        return watched[id(wiring)][1]
-
-    def _route_for(self, batch: Batch, rows: int) -> Route:
-        """The route, examined anew for other parameters, modes, forms of records and sizes of a pass."""
-        known = self._present
+    def _route_for(self, batch: Batch, rows: int) -> _Examined:
+        """The route, examined anew for other states, forms of records and sizes of a pass."""
+        routes = self._present.routes
         autocast = torch.is_autocast_enabled(self._device.type), torch.get_autocast_dtype(self._device.type)
-        form = (autocast, tuple(_form(batch)), rows)
-        if form in known.routes:
-            return known.routes[form]
-        key = (*map(id, known.layout.parameters), known.modes, *form)
-        route, generation = self._routes.get(key, (None, -1))
-        if route is None or generation != known.generation:
-            self._routes.pop(key, None)  # a model that was refused once is refused again
-            earlier = route or self._route_of_another_size(key)
-            route = examine(self.model, self.loss, self._trial_rows(batch), rows, earlier)
-            while len(self._routes) >= _MOST_FORMS:
-                self._routes.pop(next(iter(self._routes)))
-            self._routes[key] = route, known.generation
-        known.routes[form] = route
-        while len(known.routes) > _MOST_FORMS:
-            known.routes.pop(next(iter(known.routes)))
-        return route
-
-    def _route_of_another_size(self, key: tuple[Hashable, ...]) -> Route | None:
-        """The present route for passes that differ from these by their rows alone, if it has one."""
-        for (*other, rows), (route, generation) in self._routes.items():
-            small = not isinstance(rows, int) or rows < FEW  # too few to show much
-            if generation == self._generation and tuple(other) == key[:-1] and not small:
-                return route
-        return None
+        form = autocast, tuple(_form(batch))
+        if (*form, rows) not in routes:
+            others = (
+                one.route for (*other, size), one in routes.items() if (*other,) == form and size >= FEW
+            )
+            route = examine(self.model, self.loss, self._trial_rows(batch), rows, next(others, None))
+            while len(routes) >= _MOST_FORMS:
+                routes.pop(next(iter(routes)))
+            self._route = route
+            routes[(*form, rows)] = _Examined(route, watched_modules(self.model, route.wiring))
+        return routes[(*form, rows)]
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
@@ -532,10 +509,10 @@ class NetworkOracle:
         size = self._usual_size(batch, augmentations) if micro_batch is None else micro_batch
         if size < 1:
             raise InputError(f"micro_batch must be at least 1, not {micro_batch}")
-        route = self._route_for(batch, size * augmentations)
+        route = self._route_for(batch, size * augmentations).route
         if route.kind != "layers":
             size = records_at_once(self.dimension, size)
-            route = self._route_for(batch, size * augmentations)
+            route = self._route_for(batch, size * augmentations).route
         if route.kind == "loop" or route.answers:
             self._state.renew(copies=True)  # a record may write into any weight; the next must not see it
         return size
