@@ -157,8 +157,11 @@ def peak_mb(name: str, method: str, before: int) -> float:
             os.write(write, str(peak_above_rest(made(MODELS[name], method), before=before)).encode())
         finally:
             os._exit(0)
+    os.close(write)  # so that a process that was ended leaves nothing to wait for
     os.wait()
-    return int(os.read(read, 100)) / 2**20
+    found = os.read(read, 100)
+    os.close(read)
+    return int(found) / 2**20 if found else math.nan
 
 
 def measured(name: str, rounds: int, place: Place) -> list[Row]:
@@ -172,7 +175,9 @@ def measured(name: str, rounds: int, place: Place) -> list[Row]:
             steps[method] = step
         except Exception as error:
             rows[method]["refused"] = f"{type(error).__name__}: {str(error).splitlines()[0][:150]}"
-    for method, taken in turns(steps, rounds, place).items():
+    found = turns(steps, rounds, place)
+    steps.clear()  # some hold gigabytes
+    for method, taken in found.items():
         times = {"min_ms": min(taken), "median_ms": statistics.median(taken)}
         rows[method] |= {key: f"{value:.3f}" for key, value in times.items()} | {"rounds": str(len(taken))}
         rows[method]["peak_mb"] = f"{place.peak_mb(name, method, before=int(len(taken) > 1)):.1f}"

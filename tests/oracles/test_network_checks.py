@@ -205,3 +205,12 @@ def test_a_gradient_is_close_in_proportion_to_its_own_length(off: float, close: 
     expected = torch.ones(4)
     assert gradient_check._close(expected * (1 + off), expected, 0.0) == close
     assert gradient_check._close(expected * 2, expected, 1e4)  # rounding, beside one that is so much longer
+
+
+def test_a_model_is_examined_once_before_the_first_sum() -> None:
+    oracle, batch = NetworkOracle(classifier(), entropy), labeled(6)
+    oracle.check(batch)
+    route = oracle.route
+    oracle.check_metric(None)
+    private_sum(oracle, batch, Flat(1.0))
+    assert oracle.route is route

@@ -344,8 +344,7 @@ class NetworkOracle:
 
     def check_metric(self, metric: Metric | TailProjection) -> None:
         """Raise InputError for a metric that is not known, or has another shape."""
-        self._known = None  # the model may be another than at the last look
-        question_about(self._present.layout, None, metric)
+        question_about(self._survey().layout, None, metric)  # the model may be another than at the last look
 
     def norms(
         self,
