@@ -473,16 +473,15 @@ class NetworkOracle:
         routes = self._present.routes
         autocast = torch.is_autocast_enabled(self._device.type), torch.get_autocast_dtype(self._device.type)
         form = autocast, tuple(_form(batch))
-        if (*form, rows) not in routes:
-            others = (
-                one.route for (*other, size), one in routes.items() if (*other,) == form and size >= FEW
-            )
+        if (form, rows) not in routes:
+            # With fewer rows than these an examination shows little.
+            others = (one.route for (other, size), one in routes.items() if other == form and size >= FEW)
             route = examine(self.model, self.loss, self._trial_rows(batch), rows, next(others, None))
             while len(routes) >= _MOST_FORMS:
                 routes.pop(next(iter(routes)))
             self._route = route
-            routes[(*form, rows)] = _Examined(route, watched_modules(self.model, route.wiring))
-        return routes[(*form, rows)]
+            routes[form, rows] = _Examined(route, watched_modules(self.model, route.wiring))
+        return routes[form, rows]
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
