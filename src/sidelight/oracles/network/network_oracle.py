@@ -111,9 +111,7 @@ class _Known:
     state: CodeState
     every: list[nn.Parameter]
     layout: Layout
-    routes: dict[tuple[Hashable, ...], _Examined] = field(
-        default_factory=dict
-    )  # by forms and sizes of a pass
+    routes: dict[tuple[Hashable, int], _Examined] = field(default_factory=dict)  # by form and rows of a pass
 
     @property
     def moved(self) -> bool:
