@@ -12,7 +12,6 @@
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
-# make flows   the two drawings of docs/design.md, from a trace
 # make pictures   the pictures of the pages on tables, networks, the ledger and audits, from committed results
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
@@ -62,7 +61,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-cuda test-lowest wheel peers-env check docs tables flows pictures format clean
+.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-cuda test-lowest wheel peers-env check docs tables pictures format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -146,9 +145,6 @@ docs: $(VENV)/.dev
 
 tables: $(VENV)/.dev
 	$(PY) docs/_hooks/method_tables.py
-
-flows: $(VENV)/.dev
-	$(PY) docs/_hooks/flows.py
 
 pictures: $(VENV)/.dev
 	$(PY) docs/_hooks/pictures.py
