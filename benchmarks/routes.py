@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from benchmarks.models import MODELS
 from sidelight.methods.parts import Flat
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
@@ -96,7 +95,7 @@ def ctc(z: Tensor, y: Tensor) -> Tensor:
 
 
 def entries() -> Iterator[Entry]:
-    """The models; those of the step benchmark come last, since they take longest."""
+    """The models; larger ones are those of benchmarks.step."""
     x, y = torch.randn(256, 128), torch.randint(0, CLASSES, (256,))
     words, binary = torch.randint(0, 5000, (256, 32)), torch.randint(0, 2, (256,)).float()
     series = torch.randn(64, 40, 32)
@@ -151,8 +150,6 @@ def entries() -> Iterator[Entry]:
     gate, head = nn.Linear(128, 4), nn.Linear(128, CLASSES)
     yield Entry("experts by mask", Of(masked, gate=gate, experts=experts(), head=head), entropy, x, y)
     yield Entry("experts by index", Of(dispatched, gate=gate, experts=experts(), head=head), entropy, x, y)
-    for name, case in MODELS.items():
-        yield Entry(name, case.build(), case.loss, *case.draw(case.batch))
 
 
 def measured(entry: Entry, rounds: int) -> tuple[str, str, float, float]:

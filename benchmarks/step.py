@@ -1,6 +1,6 @@
 """Whole training steps: plain PyTorch, sidelight, and Opacus in each of its modes, in one run.
 
-    python -m benchmarks.step [--models NAME ...] [--rounds 3] [--tables-only] [--device cuda]
+    python -m benchmarks.step [--models NAME ...] [--rounds 8] [--tables-only] [--device cuda]
 
 A step samples its batch, takes clipped gradients, adds noise and moves an SGD optimizer with momentum.
 Methods take turns, one thread each; times are processor time, which other work on the machine disturbs least.
@@ -48,7 +48,7 @@ Row = dict[str, str]
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument(
         "--tables-only", action="store_true", help="make the page from the data, measure nothing"
     )

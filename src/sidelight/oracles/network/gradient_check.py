@@ -1,8 +1,8 @@
 """Are gradients by layer and by torch.func those of each record? Compared on rows that are not private.
 
-They are compared with those of each row alone, and with plain gradients of Σ w_i ℓ_i for random weights w_i,
-which tells whether every row of a pass is credited to its own record. Both at the model's weights and at
-perturbed ones, where a branch that begins with a gradient of zero has one.
+At the model's weights they are compared with those of two rows alone. In the mode of training and at perturbed
+weights, where a branch that begins with a gradient of zero has one, they are compared with plain gradients of
+Σ w_i ℓ_i for random weights w_i, which tells whether every row of a pass is credited to its own record.
 """
 
 from __future__ import annotations
