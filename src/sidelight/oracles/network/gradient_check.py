@@ -1,6 +1,6 @@
 """Are gradients by layer and by torch.func those of each record? Compared on rows that are not private.
 
-At the model's weights they are compared with those of two rows alone. In the mode of training and at perturbed
+At the model's weights they are compared with those of two rows alone. In the present mode and at perturbed
 weights, where a branch that begins with a gradient of zero has one, they are compared with plain gradients of
 Σ w_i ℓ_i for random weights w_i, which tells whether every row of a pass is credited to its own record.
 """
