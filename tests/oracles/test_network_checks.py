@@ -214,3 +214,27 @@ def test_a_model_is_examined_once_before_the_first_sum() -> None:
     oracle.check_metric(None)
     private_sum(oracle, batch, Flat(1.0))
     assert oracle.route is route
+
+
+class TimeToVector(nn.Module):
+    """Time2Vec: bare parameters that are sliced along their own dimensions, beside the record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(5 * 7, 3)
+        self.rate, self.shift = nn.Parameter(torch.randn(3)), nn.Parameter(torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        time = torch.linspace(0, 1, 5)[:, None] * self.rate + self.shift
+        time = torch.cat([time[:, :1], time[:, 1:].sin()], dim=1)
+        return self.head(torch.cat([x, time.expand(len(x), -1, -1)], dim=2).flatten(1))
+
+
+def test_parameters_that_are_sliced_are_not_handed_out_by_row() -> None:
+    torch.manual_seed(0)
+    model = TimeToVector().double()
+    x = torch.randn(6, 5, 4, dtype=torch.float64)
+    y = torch.tensor([0, 1, 2, 0, 1, 2])
+    found = private_sum(NetworkOracle(model, entropy, example=(x, y)), (x, y), Flat(1e6))
+    wanted = torch.autograd.grad(entropy(model(x), y).sum(), list(model.parameters()))
+    assert torch.allclose(found, torch.cat([g.reshape(-1) for g in wanted]), rtol=1e-6, atol=1e-9)

@@ -134,11 +134,34 @@ def wrong_gradients(trial: ModelTrial, wiring: Wiring, alone: Alone | None) -> s
             if used_outside_modules(trial.model, trial.loss, few, watched, _FEW):
                 return "it uses a weight outside of the layer that holds it"
         with quiet(trial.model):
+            if wiring.expanded and not _same_losses(trial, wiring):
+                return "it uses bare parameters in ways that are not by record"
             return "" if alone is None or _same_gradients(trial, wiring, alone) else NOT_BY_LAYER
     except SidelightError as error:
         return str(error).split(". ")[0]
     except FAILURES:
         return NOT_BY_LAYER
+
+
+def _same_losses(trial: ModelTrial, wiring: Wiring) -> bool:
+    """Whether the model is the same function where it is given its bare parameters by row, at perturbed
+    weights: what slices or averages them (`w[:, :1]`, `w.mean(0)`) may then take other numbers."""
+    with perturbed(trial.model):
+        plain, by_row = _both_losses(trial, wiring)
+    if plain is None:  # a variance may be negative there
+        plain, by_row = _both_losses(trial, wiring)
+    if plain is None or by_row is None:
+        return plain is by_row
+    short = any(p.dtype in (torch.float16, torch.bfloat16) for p in trainable(trial.model))
+    tolerance = 0.1 if short else 1e-4
+    return torch.allclose(by_row, plain, tolerance, 0.1 * tolerance * float(plain.abs().max()))
+
+
+def _both_losses(trial: ModelTrial, wiring: Wiring) -> tuple[Tensor | None, Tensor | None]:
+    """Losses of the model as it is, and with its bare parameters handed out by row; None if it fails."""
+    plain, count = trial.attempted(trial.whole), trial.count
+    with Capture(trial.model, wiring, rows=count, count=count, receive=None):
+        return plain, trial.attempted(trial.whole)
 
 
 def _same_gradients(trial: ModelTrial, wiring: Wiring, alone: Alone) -> bool:
