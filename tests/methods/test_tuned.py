@@ -84,6 +84,14 @@ def test_the_number_of_runs_has_its_law(shape):
         assert np.mean(counts == 1) == pytest.approx(first, abs=0.015)
 
 
+@pytest.mark.parametrize(("shape", "expected"), [(20.0, 200.0), (5.0, 2000.0), (0.0, 50.0)])
+def test_the_number_of_runs_has_its_law_where_one_run_is_rare(shape, expected):
+    event, noise = of(0.5, shape, expected=expected), Noise(3)
+    counts = np.array([selections.draw_count(event, noise) for _ in range(1000)])
+    spread = counts.std() / math.sqrt(len(counts))
+    assert abs(counts.mean() - expected) < 5 * spread + 0.01 * expected
+
+
 def test_an_event_is_stored_and_described():
     event = of(0.5, 1.0)
     assert events.from_json(events.to_json(event)) == event
@@ -148,6 +156,7 @@ def test_correlated_runs_may_be_candidates():
         (lambda: tune([]), "candidates"),
         (lambda: tune(CANDIDATES, expected_runs=1.0), "above 1"),
         (lambda: tune(CANDIDATES, shape=-1.0), "shape"),
+        (lambda: tune(CANDIDATES, shape=1e3), "shape"),
         (lambda: tune([tune(CANDIDATES)]), "plan of their own"),
         (lambda: tune(["non_private"]), "private methods"),
         (

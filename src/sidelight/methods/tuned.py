@@ -48,7 +48,7 @@ def tune(candidates: Sequence[Method | str], *, expected_runs: float = 5.0, shap
     Args:
         candidates: methods with a fixed plan, or names of them.
         expected_runs: how many runs there are on average, at least a little above 1.
-        shape: η of the law of their number; 0 is logarithmic, and costs least.
+        shape: η of the law of their number, at most 20; 0 is logarithmic, and costs least.
     """
     return Tuned(tuple(as_method(one) for one in candidates), float(expected_runs), float(shape))
 
@@ -65,8 +65,8 @@ class Tuned(Flags):
     def __post_init__(self) -> None:
         if not self.candidates:
             raise InputError("tune needs candidates to choose from")
-        if not (self.shape >= 0 and math.isfinite(self.shape)):
-            raise InputError(f"shape must be at least 0, not {self.shape!r}")
+        if not 0 <= self.shape <= 20:  # beyond, the least probabilities are no numbers any more
+            raise InputError(f"shape must be in [0, 20], not {self.shape!r}")
         selections.gamma_for(self.expected_runs, self.shape)
         for one in self.candidates:
             if not one.private or isinstance(one, Tuned):

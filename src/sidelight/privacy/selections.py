@@ -74,7 +74,7 @@ def draw_count(event: BestOf, noise: Noise) -> int:
     eta, gamma = event.shape, event.gamma
     first = (1 - gamma) / math.log(1 / gamma) if eta == 0 else eta * (1 - gamma) / (gamma**-eta - 1)
     left, mass, count = float(noise.generator.random()), first, 1
-    while left >= mass and mass > 1e-18:
+    while left >= mass and (mass > 1e-18 or count < event.expected):  # small on both ends of the law
         left -= mass
         mass *= (1 - gamma) * (eta + count) / (count + 1)
         count += 1
