@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+import pytest
 from tests.report.cards import fitted
 
 from sidelight.report.notebook import budget_box, budget_line
@@ -28,3 +29,14 @@ def test_a_box_without_a_comparison_has_no_picture() -> None:
     assert "<svg" not in budget_box("Title", WORDS, fitted("dp_sgd").privacy_)
     assert budget_box("Title", WORDS).count("<tr>") == len(WORDS)
     assert budget_line(WORDS) == "[ε = 1, δ = 1e-06, replace-one, auto: spent ε = 1]"
+
+
+def test_a_trainer_shows_its_budget_in_a_notebook() -> None:
+    torch = pytest.importorskip("torch")
+    from sidelight import Trainer
+
+    trainer = Trainer(torch.nn.Linear(2, 2), torch.nn.CrossEntropyLoss(), epsilon=2.0)
+    box = trainer._repr_html_()
+    assert "Trainer(Linear)" in box and "nothing yet" in box and ">2</td>" in box
+    trainer.privacy_ = fitted("ppsgd").privacy_
+    assert "ε = 1" in trainer._repr_html_() and "ppsgd" in trainer._repr_html_()

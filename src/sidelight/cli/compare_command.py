@@ -154,10 +154,8 @@ def _print(screen: Console, rehearsal: Rehearsal, out: Path | None, score: str |
 def _baseline(rehearsal: Rehearsal) -> str:
     found = rehearsal.baseline
     if rehearsal.task == "classification":
-        return f"{100 * found['value']:.1f} % of the public rows are {found['label']!r}: beat that."
-    return (
-        f"Predicting the mean has R² = 0, and an error of {found['root_mean_squared_error']:.3g}: beat that."
-    )
+        return f"baseline: {100 * found['value']:.1f} % (always predicting {found['label']!r})"
+    return f"baseline: R² = 0, error {found['root_mean_squared_error']:.3g} (always predicting the mean)"
 
 
 def _advice(comparison: Comparison) -> str:

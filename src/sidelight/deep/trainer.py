@@ -73,7 +73,7 @@ from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor,
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.problems.public_training import Optimizer, PublicTraining, train_well
-from sidelight.report.notebook import budget_line, budget_words
+from sidelight.report.notebook import budget_box, budget_line, budget_words
 
 __all__ = ["Trainer"]
 
@@ -364,12 +364,20 @@ class Trainer:
         }
 
     def __repr__(self) -> str:
-        method = getattr(self.method, "name", self.method)
-        words = budget_words(
+        return f"{self._title} {budget_line(self._budget())}"
+
+    def _repr_html_(self) -> str:
+        return budget_box(self._title, self._budget(), getattr(self, "privacy_", None))
+
+    @property
+    def _title(self) -> str:
+        return f"Trainer({type(self.model).__name__})"
+
+    def _budget(self) -> dict[str, str]:
+        return budget_words(
             getattr(self, "privacy_", None), epsilon=self.epsilon, delta=self.delta, relation=self.relation,
-            method=method,
+            method=getattr(self.method, "name", self.method),
         )  # fmt: skip
-        return f"Trainer({type(self.model).__name__}) {budget_line(words)}"
 
     @property
     def model_(self) -> nn.Module:
