@@ -47,7 +47,7 @@ _LONG_NOISE = 1.0  # of C: with longer noise in one step, fewer steps
 # The noise of all steps, were each of them the longest, moves each parameter so far at most, and a step size
 # is so large at most: by experiments/networks_auto/step_rule.csv.
 _WALKS = {
-    "path": (0.2, 12.0), "none": (0.14, 6.0), "mixed": (0.14, 6.0), "origin": (0.14, 3.0),
+    "path": (0.2, 12.0), "none": (0.2, 6.0), "mixed": (0.14, 6.0), "origin": (0.14, 3.0),
     "scaled": (0.07, 3.0),
 }  # fmt: skip
 _LIMIT = 1.0  # the longest public gradient of a mix
