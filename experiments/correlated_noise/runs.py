@@ -38,6 +38,7 @@ def noise_of(name: str) -> NoiseRule | None:
     return {
         "independent": None,
         "banded": BandedNoise(),
+        "banded, curvature": BandedNoise(curvature="public"),
         "turns, independent": BandedNoise(bands=1, sampled=False),
         "turns, banded": BandedNoise(bands=16, sampled=False),
         "turns, inverse": BandedNoise(bands=16, sampled=False, inverse=True),
@@ -62,7 +63,7 @@ def jobs(part: str, repeats: int) -> list[Job]:
                 for problem in LINEAR
                 for batch, passes in ((64, 1),)
                 for epsilon in (0.5, 2.0, 8.0)
-                for noise in ("independent", "banded")
+                for noise in ("independent", "banded", "banded, curvature")
             ]
         elif part == "networks":
             found += [
