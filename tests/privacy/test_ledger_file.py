@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from sidelight.errors import LedgerBusy, LedgerDamaged, LedgerError, PrivacyWarning, SidelightError
+from sidelight.errors import (
+    InputError,
+    LedgerBusy,
+    LedgerDamaged,
+    LedgerError,
+    PrivacyWarning,
+    SidelightError,
+)
 from sidelight.privacy import events, ledger_book, ledger_store
 from sidelight.privacy import ledger as ledger_module
 from sidelight.privacy.ledger import Ledger
@@ -332,3 +339,9 @@ def test_an_edit_in_the_tick_of_a_charge_is_noticed(path: Path, monkeypatch: pyt
     other.close()
     with pytest.raises(LedgerDamaged, match="entry 4"):
         begin(ledger)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_opened_or_created_by_name(kind, tmp_path):
+    with pytest.raises(InputError, match=r"Ledger\.open"):
+        Ledger(kind(tmp_path / "ledger.db"))

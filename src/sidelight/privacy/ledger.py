@@ -52,6 +52,8 @@ class Ledger:
     """Datasets, their lifetime budgets, and what every run was charged."""
 
     def __init__(self, store: FileStore | MemoryStore) -> None:
+        if isinstance(store, str | os.PathLike):
+            raise InputError("open a ledger file with Ledger.open(path); Ledger.create(path) makes one")
         self._store = store
         self._closed = False
         self._last: tuple[str, int, Book] | None = None  # a book, and the entry up to which it was read
