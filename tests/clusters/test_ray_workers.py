@@ -213,7 +213,16 @@ def tables(folder: Path) -> tuple[Path, Any]:
     return lake, some(300, 9)
 
 
-@pytest.mark.parametrize("method", ["auto", "dp_newton", "dp_sgd"])
+def last_year() -> Any:
+    """A model that was fitted elsewhere."""
+    import pandas as pd
+    from sklearn.linear_model import LogisticRegression
+
+    X = pd.DataFrame(np.random.default_rng(7).normal(size=(400, 3)), columns=["a", "b", "c"])
+    return LogisticRegression().fit(X, np.where(X.a - X.b + X.c / 2 > 0, "yes", "no"))
+
+
+@pytest.mark.parametrize("method", ["auto", "dp_newton", "dp_sgd", "auto, own model"])
 def test_a_fit_is_that_of_one_process_through_kills(
     cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -236,7 +245,8 @@ def test_a_fit_is_that_of_one_process_through_kills(
             public,
             target="y",
             epsilon=1,
-            method=method,
+            method=method.partition(",")[0],
+            public_model=last_year() if "own" in method else "auto",
             random_state=3,
             engine=engine,
             workers=2 if engine == "ray" else None,
@@ -280,4 +290,40 @@ def test_more_workers_than_processors_are_refused_before_the_charge(
     book.register("lake", relation=ADD, epsilon=10, delta=1e-5)
     with pytest.raises(InputError, match="workers"):
         fit_tables(lake, public, target="y", epsilon=1, ledger=book, engine="ray", workers=64)
+    assert len(book.charges("lake")) == 0
+
+
+class Elsewhere:
+    """A classifier that says something else in another process."""
+
+    classes_ = np.array(["no", "yes"])
+
+    def __init__(self) -> None:
+        self.home = os.getpid()
+
+    def predict_proba(self, X: Any) -> Any:
+        likely = np.full(len(X), 0.3 if os.getpid() == self.home else 0.4)
+        return np.column_stack([1 - likely, likely])
+
+
+class Unsendable(Elsewhere):
+    """A classifier that holds a lock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+@pytest.mark.parametrize("model", [Elsewhere, Unsendable])
+def test_an_own_model_that_workers_cannot_use_is_refused_before_the_charge(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any
+) -> None:
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda *_: False)
+    lake, public = tables(tmp_path)
+    book = Ledger.create(tmp_path / "book.ledger")
+    book.register("lake", relation=ADD, epsilon=10, delta=1e-5)
+    with pytest.raises(InputError, match="public_model"):
+        fit_tables(
+            lake, public, target="y", epsilon=1, ledger=book, engine="ray", workers=2, public_model=model()
+        )
     assert len(book.charges("lake")) == 0

@@ -18,7 +18,8 @@ from sidelight.data.rows import contents
 from sidelight.data.targets import RealTarget, TargetScale
 from sidelight.errors import InputError
 from sidelight.estimators import model_folder
-from sidelight.methods import public_models
+from sidelight.methods import precision_weighting, public_models
+from sidelight.methods.parts import Last
 from sidelight.methods.public_models import fit_guide
 from sidelight.tables import TableModel, fit_tables
 
@@ -157,6 +158,36 @@ def test_two_tables_take_the_same_guide(tmp_path) -> None:
     again = TableModel.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(frame), model.predict_proba(frame))
     assert "few splits" in model.privacy_.details["public_models"]
+
+
+def test_of_several_classes_training_starts_at_the_combined_model(tmp_path: Path) -> None:
+    """One column per class."""
+    X, y = bent(4000, 1)
+    labels = np.searchsorted(np.quantile(y, [1 / 3, 2 / 3]), y)
+    model = PrivateClassifier("only_public", epsilon=1.0, public_model="fit", random_state=0)
+    model.fit(X[600:], labels[600:], X[:600], labels[:600])
+    guide, new = model._coordinates.guide, X[600:]
+    assert guide is not None and list(guide.columns) == ["together"] and guide.size == 3
+    center, reach = guide.columns["together"]
+    said = (center + reach * guide.of(new).columns).argmax(axis=1)
+    assert np.mean(model.predict(new) == said) > 0.99
+    first = precision_weighting(steps=1, step_size=1e-9, finish=Last())
+    start = PrivateClassifier(first, epsilon=1.0, public_model="fit", random_state=0)
+    start.fit(X[600:], labels[600:], X[:600], labels[:600])
+    assert np.mean(start.predict(new) == said) > 0.99
+    model.save(tmp_path / "model")
+    again = PrivateClassifier.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(new), model.predict_proba(new))
+
+
+@pytest.mark.parametrize(("features", "classes"), [(4, 5), (40, 40), (120, 101)])
+def test_classes_that_outnumber_features_have_no_guide(features: int, classes: int) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, 500)
+    X = np.sign(rng.normal(size=(500, features)))
+    X[np.arange(500), y % features] = 0.0  # which no line sees
+    found = fit_guide(X, y, lower=-np.ones(features), upper=np.ones(features), limits=None)
+    assert (found is not None) == (classes == features)
 
 
 def test_too_few_public_rows_and_named_methods_have_no_guide() -> None:

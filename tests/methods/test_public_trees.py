@@ -38,6 +38,16 @@ def test_classes_are_told_apart_by_trees(classes: int) -> None:
     assert np.mean(said == np.searchsorted(cuts, aims)) > 0.75
 
 
+def test_many_classes_are_split_by_random_sums_of_slopes() -> None:
+    X, y = rows(600, 0)
+    new, aims = rows(4000, 1)
+    cuts = np.quantile(y, np.arange(1, 25) / 25)
+    found = boosted(X, np.searchsorted(cuts, y), classes=25, folds=3, rows=np.arange(600), shape=SMALL_LEAVES)
+    said = found.whole.predict(new).argmax(axis=1)
+    assert found.whole.value.shape[1] == 25
+    assert np.mean(abs(said - np.searchsorted(cuts, aims)) <= 3) > 0.6
+
+
 def test_held_out_rows_take_no_part_in_their_prediction() -> None:
     X, y = rows(100, 0)
     first = boosted(X, y, classes=0, folds=5, rows=np.arange(100), shape=SMALL_LEAVES)

@@ -22,7 +22,7 @@ def log_loss(scale: float, z: np.ndarray, y: np.ndarray) -> float:
     return -float(np.log(softmax(scale * z, axis=1)[np.arange(len(y)), y] + 1e-12).mean())
 
 
-@pytest.mark.parametrize("classes", [5, 40])
+@pytest.mark.parametrize("classes", [5, 40, 100])
 def test_the_default_is_as_good_as_whitening_and_calibrated(classes: int) -> None:
     X, y = blobs(classes)
     public, new = slice(0, 200), slice(5_000, None)

@@ -196,6 +196,11 @@ class PublicGuide:
     def size(self) -> int:
         return sum(len(center) for center, _ in self.columns.values())
 
+    def place(self, name: str) -> int:
+        """Where the columns of a model begin."""
+        before = list(self.columns).index(name)
+        return sum(len(center) for center, _ in list(self.columns.values())[:before])
+
     def of(self, X: Matrix) -> GuideColumns:
         """For any rows that the models have not been fitted to. A row that is not finite gets zeros."""
         parts: list[GuideColumns] = []

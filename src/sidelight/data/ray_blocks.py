@@ -18,14 +18,19 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from sidelight.arrays import Array
+from sidelight.data.own_model import OwnModel
 from sidelight.data.partitions import BlockSource, Question, ScratchBlocks, Share
-from sidelight.errors import InputError, MissingDependency, SidelightError
+from sidelight.errors import INTERRUPTS, InputError, MissingDependency, SidelightError, first_line
 from sidelight.files import private_folder
 
 _TRIES = 10  # of one question with one worker, each with a new process
@@ -48,6 +53,10 @@ class BlockWorker:
         """Read and encode blocks; digests of them."""
         self._held = ScratchBlocks(source, blocks, folder=scratch)
         return self._held.digests()
+
+    def predict(self, own: OwnModel, rows: Mapping[str, Array]) -> NDArray[np.float32]:
+        """What the user's estimator says here of rows that are public."""
+        return own.of_columns(rows, len(next(iter(rows.values()))))
 
     def ask(self, question: Question, asked: int) -> list[Share]:
         """A share of each block."""
@@ -89,6 +98,26 @@ class RayCluster:
                     f"a Ray worker cannot read {missing[0]}; put the table where all workers find it under "
                     "one path, such as a shared file system"
                 )
+
+    def check_own(self, own: OwnModel, rows: Mapping[str, Array]) -> None:
+        """Refuse an estimator that cannot be sent, or says something else there, before anything is charged.
+
+        It must be the same in every bit: a worker that is replaced has to encode the same records.
+        """
+        here = BlockWorker().predict(own, rows)
+        try:
+            sent = self.ray.put(own)
+            found = self.ray.get([worker.predict.remote(sent, rows) for worker in self.workers])
+        except INTERRUPTS:
+            raise
+        except Exception as error:  # of many kinds: a lock in it, a library that is missing there
+            why = first_line(getattr(error, "cause", None) or error)[:200]
+            raise InputError(f"the workers of Ray cannot use your public_model ({why})") from None
+        if any(not np.array_equal(here, there, equal_nan=True) for there in found):
+            raise InputError(
+                "public_model predicts something else on a worker of Ray than here: use one kind of "
+                "processor and the same versions of its libraries"
+            )
 
     def hold(self, source: BlockSource, progress: Callable[[int], None] | None = None) -> RayBlocks:
         """The blocks of the source, with these workers."""

@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from sidelight.arrays import Array
+from sidelight.data.own_model import OwnModel
 from sidelight.data.partitions import Blocks, BlockSource, ScratchBlocks, unnamed_file
 from sidelight.data.ray_blocks import ray_cluster
 from sidelight.errors import InputError, spelled
@@ -56,6 +58,9 @@ def bytes_of(memory: str | int) -> int:
 class Holder(Protocol):
     """What can hold blocks of records: this process, or a cluster."""
 
+    def check_own(self, own: OwnModel, rows: Mapping[str, Array]) -> None:
+        """Refuse an estimator of the user's that cannot be asked where blocks are encoded."""
+
     def hold(self, source: BlockSource, progress: Progress | None = None) -> Blocks:
         """The blocks of the source. Reads private records."""
 
@@ -85,6 +90,9 @@ class RecordStorage:
         with ray_cluster(workers=self.workers, address=self.address, scratch=self.scratch) as cluster:
             cluster.check_files(files)
             yield cluster
+
+    def check_own(self, own: OwnModel, rows: Mapping[str, Array]) -> None:
+        """Nothing: this process has asked it already."""
 
     def hold(self, source: BlockSource, progress: Progress | None = None) -> Blocks:
         """The blocks of the source, read and encoded by this process."""

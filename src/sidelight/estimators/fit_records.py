@@ -19,7 +19,7 @@ from sidelight.data.coordinates import MOST_CHECKED, Coordinates
 from sidelight.data.features import FeaturePlan
 from sidelight.data.frames import is_frame
 from sidelight.data.leaves import ColumnGroup
-from sidelight.data.own_model import OwnModel
+from sidelight.data.own_model import OwnModel, probe_rows
 from sidelight.data.partitions import EncodedTable, PartitionedRows, block_rows
 from sidelight.data.persons import Names, Persons
 from sidelight.data.private_tables import PrivateTable
@@ -283,6 +283,8 @@ class SchemaRecords:
             return PartitionedRows(blocks[0], p=coordinates.p, max_norm=coordinates.max_norm)
 
         with self.placed.started(self.table.files) as holder:
+            if self.own is not None:
+                holder.check_own(self.own, probe_rows(self.schema))
             try:
                 yield read_blocks
             finally:

@@ -46,9 +46,9 @@ from sidelight.estimators.sklearn_context import (
 )
 from sidelight.methods.health_check import OFF, HealthCheck, WithHealthCheck
 from sidelight.methods.leaf_boosting import WithLeaves
-from sidelight.methods.own_guide import own_guide, own_weights
+from sidelight.methods.own_guide import own_guide
 from sidelight.methods.paid_comparison import PaidComparison
-from sidelight.methods.public_models import Guided, fit_guide
+from sidelight.methods.public_models import Guided, fit_guide, public_weights
 from sidelight.methods.task import PUBLIC_APART, Fitted, Method, Task, fit_charged
 from sidelight.privacy.contract import Payer, delta_of, open_payer, relation_of
 from sidelight.privacy.noise import Noise
@@ -248,7 +248,7 @@ class PrivateLinear(EstimatorInput):
         public_rows = PublicRows.empty(coordinates.p)
         if public is not None:
             public_rows = coordinates.public(public.X, public.y, target, guide_outputs, public.unlabeled)
-            given = own_weights(coordinates, target.loss.outputs)
+            given = public_weights(coordinates, target.loss.outputs)
             public_rows = public_rows if given is None else replace(public_rows, given=given)
         return Task(
             rows=UnreadRows(

@@ -65,14 +65,14 @@ def _minimum(
 def fit_public(task: Task) -> Floats:
     """The model of the public records alone, (outputs, p); λ is the task's, or the best in folds of them."""
     check_public(task.public, task.loss)
-    if (given := _given_model(task.public, task.loss)) is not None:
+    if (given := given_model(task.public, task.loss)) is not None:
         return given
     w = ridge_minimum(task.loss, task.public.X, task.public.y, public_strength(task))
     return w.reshape(task.loss.outputs, task.p)
 
 
 @lru_cache(maxsize=2)
-def _given_model(public: PublicRows, loss: Loss) -> Floats | None:
+def given_model(public: PublicRows, loss: Loss) -> Floats | None:
     """The model that came with the public records, if it is better on them than theirs is in folds."""
     if public.given is None or public.n == 0:
         return None
@@ -110,7 +110,7 @@ def best_on_folds(public: PublicRows, loss: Loss) -> tuple[float, Floats, Array]
     If a model that came with the public records is better, the predictions are its own.
     """
     strength, z, y = _in_folds(public, loss)
-    given = _given_model(public, loss)
+    given = given_model(public, loss)
     return (strength, z if given is None else np.asarray(public.X[_evenly(public.n)] @ given.T), y)
 
 

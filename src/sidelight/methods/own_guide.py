@@ -7,7 +7,7 @@ regression, the offset, if it scores better on the public rows than those do in 
                 the models in folds: an estimator that has seen the public rows looks better on them than it
                 is. Without enough public rows it is clipped at half the width of the target's bounds
     weights     of the estimator alone, in the coordinates of the fit, are a candidate for what public records
-                alone can do (`methods.baselines`)
+                alone can do (`public_models.public_weights`, `methods.baselines`)
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import replace
 import numpy as np
 
 from sidelight.arrays import Array, Floats
-from sidelight.data.coordinates import Coordinates
 from sidelight.data.guide import GuideColumns, PublicGuide, ordered
 from sidelight.data.own_model import OwnModel
 from sidelight.errors import InputError
@@ -99,16 +98,3 @@ def _unseen(outputs: int, limits: tuple[float, float] | None) -> tuple[Floats, F
     if limits is None:
         return np.zeros(outputs), np.full(outputs, _REACH)
     return np.array([sum(limits) / 2]), np.array([(limits[1] - limits[0]) / 2])
-
-
-def own_weights(coordinates: Coordinates, outputs: int) -> Floats | None:
-    """(outputs, p) whose scores are those of the estimator alone; None for numbers."""
-    guide, own = coordinates.guide, coordinates.own
-    if guide is None or own is None or guide.offset is not None or not coordinates.fit_intercept:
-        return None
-    center, reach = guide.columns[own.name]
-    first = coordinates.p - 1 - own.outputs
-    weights = np.zeros((own.outputs, coordinates.p))
-    weights[np.arange(own.outputs), first + np.arange(own.outputs)] = reach
-    weights[:, -1] = center
-    return weights if outputs == own.outputs else np.vstack([-weights / 2, weights / 2])

@@ -43,6 +43,7 @@ from sidelight.clipping import Features, Metric, ThinFeatures
 from sidelight.data.rows import PublicRows
 from sidelight.errors import InputError, positive
 from sidelight.losses import Loss
+from sidelight.methods.baselines import given_model
 from sidelight.methods.declare import method
 from sidelight.methods.measured_shift import Chance, MeasuredShift
 from sidelight.methods.part_kinds import ClipRule, ClipState, FinishRule, Mix, MixState, Setting, Start
@@ -352,7 +353,10 @@ def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
 
 @dataclass(frozen=True)
 class PublicSolution(Start):
-    """The solution of the public rows with a ridge of 1/m, in the coordinates of training."""
+    """The solution of the public rows with a ridge of 1/m, in the coordinates of training.
+
+    A model that came with these rows takes its place if it is better in folds of them.
+    """
 
     needs_public: ClassVar[bool] = True
     linear_only: ClassVar[bool] = True
@@ -362,6 +366,8 @@ class PublicSolution(Start):
         if not isinstance(problem, LinearProblem):
             raise InputError("the public solution as a start is for linear models; use start=Warm()")
         rows = setting.linear_guide("a start at the public solution").rows
+        if (given := given_model(rows, problem.loss)) is not None:
+            return given.reshape(-1)
         metric = problem.unit_metric
         if metric is None:
             size = int(rows.every.shape[0])

@@ -5,7 +5,9 @@
     together     Σ_k v_k·z_k with v ≥ 0, by least squares or log loss of held-out predictions z. A regression
                  learns what this gets wrong
     columns      the trees among them; of classes only if all together beat a linear model in folds: what is
-                 linear the private model has already
+                 linear the private model has already. Of more than two classes the combined model alone, with
+                 one column per class, where training starts if folds of public rows prefer it to a line of
+                 all columns (`baselines.given_model`)
 
 A column lets the private model take the nonlinear model as far as the private records support it; without it,
 a residual around a tree model could never undo that model's errors. Public rows get the predictions of models
@@ -22,9 +24,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize, nnls
-from scipy.special import logsumexp
 
 from sidelight.arrays import Array, Floats
+from sidelight.data.coordinates import Coordinates
 from sidelight.data.guide import (
     TOGETHER,
     GuideColumns,
@@ -35,13 +37,21 @@ from sidelight.data.guide import (
     merged,
 )
 from sidelight.losses import get_loss
-from sidelight.methods.public_trees import FEW_SPLITS, LARGE_LEAVES, RANDOM, SMALL_LEAVES, TreeShape, boosted
+from sidelight.methods.public_trees import (
+    DEEP,
+    FEW_SPLITS,
+    LARGE_LEAVES,
+    RANDOM,
+    SMALL_LEAVES,
+    TreeShape,
+    boosted,
+)
 from sidelight.solvers import ridge_minimum
 
 FEWEST_ROWS = 40  # public rows; fewer say too little about a nonlinear model
 _MOST_ROWS = 5_000  # that models are fitted to
 _MOST_FEATURES = 1_500  # above, trees of few public rows see each of them too rarely
-_MOST_CLASSES = 30
+_MOST_CLASSES = 100
 _LARGEST = 1e100  # target, whose square is a number
 _FEWEST_FITTED = 300  # rows
 _FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each leaves enough to fit
@@ -58,6 +68,7 @@ _CONSTANT = 10.0  # the column of a constant, so that a ridge hardly shrinks its
 _RIDGE, _LOGISTIC, _LOG = "ridge", "logistic", " of the logarithm"
 _OF_NUMBERS = {"small leaves": SMALL_LEAVES, "large leaves": LARGE_LEAVES}
 _OF_CLASSES = {"few splits": FEW_SPLITS, "random splits": RANDOM}
+_OF_SEVERAL = {**_OF_CLASSES, "large leaves": LARGE_LEAVES, "deep": DEEP}
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +106,8 @@ def fit_guide(
     """
     m, features = X.shape
     classes = 0 if limits is not None else int(y.max(initial=0)) + 1
-    if m < FEWEST_ROWS or features > _MOST_FEATURES or classes > _MOST_CLASSES:
-        return None
+    if m < FEWEST_ROWS or features > _MOST_FEATURES or classes > min(_MOST_CLASSES, max(features, 2)):
+        return None  # a column per class must not outnumber the features: each weight is more noise
     if limits is not None:
         y = np.clip(y, *limits)
     if len(np.unique(y)) < 2 or float(np.abs(y).max()) > _LARGEST:
@@ -125,6 +136,8 @@ def _combined(
     held_out[TOGETHER] = level + np.sum([v * held_out[name] for name, v in weights.items()], axis=0)
     tried = {name: one.held_out for name, one in found.items()} | {TOGETHER: held_out[TOGETHER]}
     columns = [name for name in weights if not name.startswith((_RIDGE, _LOGISTIC))]
+    if columns and classes > 2:
+        columns = [TOGETHER]
     guide = PublicGuide(
         {name: found[name].model for name in weights},
         {name: reach_of(held_out[name]) for name in columns},
@@ -165,8 +178,11 @@ def _weights(held_out: Mapping[str, Floats], y: Array, classes: int) -> tuple[di
 
 def _log_loss(z: Floats, y: Array) -> float:
     """Minus the mean log loss of scores of classes."""
-    z = np.hstack([np.zeros_like(z), z]) if z.shape[1] == 1 else z
-    return float((z[np.arange(len(z)), y.astype(np.intp)] - logsumexp(z, axis=1)).mean())
+    if z.shape[1] == 1:
+        return -float(np.logaddexp(0, np.where(y > 0, -z[:, 0], z[:, 0])).mean())
+    top = z.max(axis=1)
+    whole = np.log(np.exp(z - top[:, None]).sum(axis=1)) + top
+    return float((z[np.arange(len(z)), y.astype(np.intp)] - whole).mean())
 
 
 def score_of(z: Floats, y: Array, regression: bool) -> float:
@@ -180,6 +196,27 @@ def reach_of(z: Floats) -> tuple[Floats, Floats]:
     """Where a column is centerd, and what is mapped to 1: beyond, it is clipped."""
     center = z.mean(axis=0)
     return center, np.maximum(np.quantile(np.abs(z - center), 0.99, axis=0), 1e-9)
+
+
+def public_weights(coordinates: Coordinates, outputs: int) -> Floats | None:
+    """(outputs, p) whose scores are those of one public model: the user's, or the combined ones.
+
+    None for numbers, and where no columns hold such a model. If both do, public rows choose.
+    """
+    guide = coordinates.guide
+    if guide is None or guide.offset is not None or not coordinates.fit_intercept:
+        return None
+    known = (TOGETHER, "" if guide.own is None else guide.own.name)
+    found = [name for name in guide.columns if name in known]
+    if not found:
+        return None
+    best = max(found, key=lambda name: guide.scores.get(name, -np.inf))
+    center, reach = guide.columns[best]
+    at = coordinates.bounds.features + guide.place(best) + np.arange(len(center))
+    weights = np.zeros((len(center), coordinates.p))
+    weights[np.arange(len(center)), at] = reach
+    weights[:, -1] = center
+    return weights if outputs == len(center) else np.vstack([-weights / 2, weights / 2])
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -243,7 +280,7 @@ def _numbers(folds: _Folds) -> dict[str, _Candidate]:
 def _classes(folds: _Folds) -> dict[str, _Candidate]:
     """A linear model, trees, and more of them if the first are not far behind."""
     made = {_LOGISTIC: folds.line(lambda X, y: _logistic(X, y, folds.classes))}
-    for name, shape in _OF_CLASSES.items():
+    for name, shape in (_OF_SEVERAL if folds.classes > 2 else _OF_CLASSES).items():
         made[name] = folds.trees(shape)
         line, last = (score_of(made[k].held_out, folds.y, False) for k in (_LOGISTIC, name))
         if last < _HOPELESS * line:

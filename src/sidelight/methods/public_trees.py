@@ -26,6 +26,7 @@ Aim = Literal["number", "class"]
 _CUTS, _MOST_CANDIDATES = 24, 4_096
 _MOST_TREES, _PATIENCE = 120, 15
 _LEAST_GAIN = 5e-4  # of the loss, that more trees have to bring
+_SKETCH = 16  # sums of slopes that splits are chosen by, of more classes (Iosipoi & Vakhrushev 2022)
 _LARGEST_LEAF = 4.0  # log-odds
 _RAREST = 0.5  # rows, of a class that a fold lacks
 _SEED = 0  # public data alone
@@ -52,6 +53,7 @@ class TreeShape:
 SMALL_LEAVES = TreeShape(depth=4, leaf=5, splits=100, share=0.7, rate=0.08, ridge=1.0)
 LARGE_LEAVES = TreeShape(depth=5, leaf=20, splits=300, share=1.0, rate=0.1, ridge=1e-3)
 FEW_SPLITS = TreeShape(depth=3, leaf=5, splits=40, share=0.7, rate=0.08, ridge=1.0)
+DEEP = TreeShape(depth=6, leaf=5, splits=300, share=0.7, rate=0.1, ridge=1.0)
 RANDOM = TreeShape(depth=5, leaf=3, splits=20, share=0.6, rate=0.08, ridge=3.0)
 
 
@@ -158,7 +160,8 @@ class _Growth:
         some = np.arange(len(self._feature))
         if len(some) > shape.splits:
             some = np.sort(self._rng.choice(len(some), shape.splits, replace=False))
-        tree, node = self._splits(np.dstack([slope * seen[..., None], seen]).astype(np.float32), some)
+        weights = np.dstack([self._sketched(slope) * seen[..., None], seen])
+        tree, node = self._splits(weights.astype(np.float32), some)
         leaves = 2**shape.depth
         where = (self._sets * leaves + node).ravel()
         ridge = shape.ridge * float(curvature.mean())
@@ -172,6 +175,14 @@ class _Growth:
         values = shape.rate * values.reshape(sets, leaves, -1)
         self._scores += values[self._sets, node]
         self._trees.append((tree, values))
+
+    def _sketched(self, slope: Floats) -> Floats:
+        """Random sums of the slopes of many classes, drawn anew for each tree: splits are chosen by these."""
+        outputs = slope.shape[2]
+        if outputs <= _SKETCH:
+            return slope
+        mixed = self._rng.normal(size=(outputs, _SKETCH)) / np.sqrt(_SKETCH)
+        return np.asarray(slope @ mixed)
 
     def _splits(self, weights: NDArray[np.float32], some: Array) -> tuple[Array, Array]:
         """Splits of every node, level by level (−1: all rows go left), and the leaf of each row."""
@@ -209,26 +220,24 @@ class _Growth:
 
     def model(self, number: int) -> TreeEnsemble:
         """The trees of one set of rows."""
-        feature, threshold, left, right, value = [], [], [], [], []
         inner, nodes = 2**self._shape.depth - 1, 2 ** (self._shape.depth + 1) - 1
-        for k, (trees, values) in enumerate(self._trees[: self._kept]):
-            split = np.concatenate([trees[number], np.full(nodes - inner, -1)])
-            place = np.arange(nodes)
-            below = np.where(place < inner, 2 * place + 1, place)
-            feature.append(np.where(split >= 0, self._feature[split], 0))
-            threshold.append(np.where(split >= 0, self._threshold[split], 0))
-            left.append(below + k * nodes)
-            right.append(below + (split >= 0) + k * nodes)
-            value.append(np.concatenate([np.zeros((inner, values.shape[2])), values[number]]))
-        constant = (self._base[number] * self._unit + self._mean) / self._kept
-        each = np.concatenate(value) * self._unit
-        each[np.arange(len(each)) % nodes >= inner] += constant
-        whole = [np.concatenate(part).astype(np.int32) for part in (feature, left, right)]
-        return TreeEnsemble(
-            whole[0], np.concatenate(threshold).astype(np.float32), whole[1], whole[2], each,
-            (nodes * np.arange(self._kept)).astype(np.int32), np.array([self._shape.depth], dtype=np.int32),
-            np.arange(self._columns + 1, dtype=np.int32),
-        )  # fmt: skip
+        trees = self._trees[: self._kept]
+        split = np.full((len(trees), nodes), -1)
+        split[:, :inner] = [tree[number] for tree, _ in trees]
+        value = np.zeros((len(trees), nodes, self._base.shape[1]))
+        value[:, inner:] = [values[number] for _, values in trees]
+        value *= self._unit
+        value[:, inner:] += (self._base[number] * self._unit + self._mean) / self._kept
+        place = np.arange(nodes)
+        below = np.where(place < inner, 2 * place + 1, place) + nodes * np.arange(len(trees))[:, None]
+        arrays = [
+            np.where(split >= 0, self._feature[split], 0), below, below + (split >= 0),
+            nodes * np.arange(len(trees)), np.array([self._shape.depth]), np.arange(self._columns + 1),
+        ]  # fmt: skip
+        feature, left, right, roots, depth, edges = (part.astype(np.int32).ravel() for part in arrays)
+        threshold = np.where(split >= 0, self._threshold[split], 0).astype(np.float32).ravel()
+        value = value.reshape(len(feature), -1)
+        return TreeEnsemble(feature, threshold, left, right, value, roots, depth, edges)
 
 
 def _candidates(X: NDArray[np.float32], rng: np.random.Generator) -> tuple[Array, NDArray[np.float32]]:

@@ -295,8 +295,6 @@ def fit_tables(
         placed = storage_for(n, FeaturePlan(schema).size + 1, memory=memory, placed=placed)
     assumed = (*assumed_of(private), *(placed.assumptions if placed else ()))
     own = own_model(public_model, schema, [name for name in table.names if name != unit], public_frame)
-    if own is not None and engine == "ray":
-        raise InputError("Ray workers cannot run your public_model; use engine='embedded'")
     with remembered_texts(schema, public_frame):
         records = SchemaRecords(schema, table, persons=persons, placed=placed, own=own)
         part = _train(model, records, parts, targets, assumed, observers)
