@@ -160,7 +160,7 @@ def test_a_folder_larger_than_memory(run: Any, monkeypatch: pytest.MonkeyPatch, 
         (("lake/*.parquet", *rest), "does not exist"),
         (
             ("lake", *rest, "--method", "output_perturbation"),
-            "output_perturbation reads all records together",
+            "output_perturbation reads all records",
         ),
     ):
         run("fit", *wrong, "--overwrite").is_one_line_error(2, words)

@@ -84,7 +84,7 @@ def test_what_is_charged_is_what_was_released(case: Case) -> None:
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_other_methods_refuse_in_their_plan(case: Case) -> None:
     X, y = rows_of(N, 4, 0, kind=kind_of(case))
-    with pytest.raises(InputError, match=f"{case.make().name} reads all records together"):
+    with pytest.raises(InputError, match=f"{case.make().name} reads all records at once"):
         case.make().plan(task(case, X, y))
 
 
