@@ -16,12 +16,17 @@ ray = pytest.importorskip("ray")
 from tests.blocks import ArrayBlocks  # noqa: E402
 from tests.contracts.neighbors import value_of  # noqa: E402
 
+from sidelight.audit.correlated_tapes import noise_is_correlated_as_charged  # noqa: E402
+from sidelight.audit.tape import listening  # noqa: E402
 from sidelight.data import partitions, ray_blocks, record_storage  # noqa: E402
 from sidelight.data.partitions import PartitionedRows, ScratchBlocks, sample_blocks  # noqa: E402
-from sidelight.data.ray_blocks import RayCluster, ray_cluster  # noqa: E402
+from sidelight.data.ray_blocks import RayBlocks, RayCluster, ray_cluster  # noqa: E402
 from sidelight.errors import InputError, SidelightError  # noqa: E402
 from sidelight.losses import Logistic  # noqa: E402
+from sidelight.methods.correlated_noise import BandedNoise  # noqa: E402
+from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.methods.parts import Flat  # noqa: E402
+from sidelight.privacy.contract import Contract  # noqa: E402
 from sidelight.privacy.events import FixedSize, Poisson  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
 from sidelight.privacy.noise import Noise  # noqa: E402
@@ -258,6 +263,54 @@ def test_a_fit_is_that_of_one_process_through_kills(
     assert (here == there).all()
     assert any("trusted with the private records" in line for line in models[1].privacy_.assumptions)
     assert ray.is_initialized()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        BandedNoise(bands=4, sampled=True, largest_batch=120, curvature="public"),
+        BandedNoise(bands=4, sampled=False, inverse=True),
+    ],
+    ids=["sampled turns", "turns"],
+)
+def test_a_lost_worker_moves_no_turn_and_repeats_no_correlated_noise(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noise: BandedNoise
+) -> None:
+    monkeypatch.setattr(partitions, "_NUMBERS", 1 << 11)
+    monkeypatch.setattr(record_storage, "fits_in_memory", lambda *_: False)
+    lake, public = tables(tmp_path)
+    asked: list[RayCluster] = []
+    honest = RayBlocks.ask
+
+    def ask(self: RayBlocks, *question: Any) -> Any:
+        asked.append(self._cluster)
+        if len(asked) in (3, 4, 9, 20):
+            os.kill(ray.get(self._cluster.workers[len(asked) % 2].process.remote()), signal.SIGKILL)
+        return honest(self, *question)
+
+    monkeypatch.setattr(RayBlocks, "ask", ask)
+    key = Contract.key  # noise also depends on the entry in a ledger: not here
+    monkeypatch.setattr(Contract, "key", lambda self, noise, run, *more: key(self, noise, None, *more))
+    tapes, statements, plans = [], [], []
+    for engine in ("embedded", "ray"):
+        book = Ledger.create(tmp_path / f"{engine}.ledger")
+        book.register("lake", relation=ADD, epsilon=2, delta=1e-5)
+        with listening(follow_noise=False) as tape:
+            model = fit_tables(
+                lake, public, target="y", epsilon=2, ledger=book, random_state=3, health_check=False,
+                method=dp_sgd(steps=24, expected_batch_size=60, noise=noise), compare_with_public=False,
+                engine=engine, workers=2 if engine == "ray" else None,
+            )  # fmt: skip
+        assert noise_is_correlated_as_charged(tape) == []
+        tapes.append(tape.calls)
+        statements.append(model.privacy_)
+        plans.append([charge.plan for charge in book.charges("lake")])
+    assert asked[0].replaced >= 3
+    here, there = tapes
+    assert [call.options["step"] for call in there] == list(range(24))
+    assert all((one.output == other.output).all() for one, other in zip(here, there, strict=True))
+    assert (statements[0].plan, statements[0].details) == (statements[1].plan, statements[1].details)
+    assert plans[0] == plans[1] == [statements[1].plan]
 
 
 def test_a_run_that_cannot_go_on_keeps_its_charge(
