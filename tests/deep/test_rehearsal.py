@@ -15,7 +15,7 @@ from torch.optim import SGD, Adagrad, Adam, RMSprop, SparseAdam, lr_scheduler
 from torch.utils.data import Dataset, TensorDataset, random_split
 
 from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer
-from sidelight.deep.rehearsal import rehearse
+from sidelight.deep.rehearsal import rehearse, relative_rates
 from sidelight.errors import InputError, SidelightError
 from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
@@ -404,3 +404,25 @@ def test_an_observer_that_fails_after_the_charge_costs_neither_budget_nor_model(
     with pytest.warns(RuntimeWarning, match=type(observer).__name__):
         made.fit(PRIVATE)
     assert heard == list(range(1, STEPS + 1)) and len(made.history_) == STEPS and made.privacy_.epsilon <= 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: 1 - step / 4), (1.0, 0.75, 0.5, 0.25)),
+        (lambda o: lr_scheduler.StepLR(o, 2), (1.0, 1.0, 0.1, 0.1)),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: step / 3), (0.0, 1 / 3, 2 / 3, 1.0)),
+        (lambda o: None, ()),
+        (lambda o: OnlySteps(), ()),
+        (lambda o: lr_scheduler.ReduceLROnPlateau(o), ()),
+        (lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=3), ()),
+        (lambda o: lr_scheduler.LambdaLR(o, lambda step: float("nan") if step else 1.0), ()),
+    ],
+)
+def test_step_sizes_are_known_beforehand_or_taken_for_equal(schedule: Any, rates: tuple[float, ...]) -> None:
+    optimizer = SGD(mlp().parameters(), lr=0.3)
+    made = schedule(optimizer)
+    before = optimizer.param_groups[0]["lr"]
+    assert relative_rates(optimizer, made, 4) == pytest.approx(rates)
+    assert optimizer.param_groups[0]["lr"] == before
+    assert getattr(made, "last_epoch", 0) == 0

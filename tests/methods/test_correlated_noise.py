@@ -10,12 +10,14 @@ import torch
 from tests.blocks import in_blocks
 from tests.federated.fleet import run, server_of
 from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import TensorDataset
 
 from sidelight import PrivateClassifier
 from sidelight.audit.subjects import scene
-from sidelight.deep import PrivateStep
+from sidelight.deep import PrivateStep, Trainer
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError, SidelightError
-from sidelight.methods import BandedNoise, MeanLastHalf, adadps, dope_sgd, dp_sgd, public_whitening
+from sidelight.methods import BandedNoise, MeanLastHalf, adadps, dope_sgd, dp_sgd, dpmd, public_whitening
 from sidelight.methods.workload import Workload, averaging, best_bands
 from sidelight.privacy import accountants, events
 from sidelight.privacy.correlated import CorrelatedGaussian, reduced
@@ -23,6 +25,7 @@ from sidelight.privacy.correlation import Correlation
 from sidelight.privacy.ledger import Ledger
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.open_accounts import OpenAccount
+from sidelight.privacy.strategies import Strategy, inverse_square_root
 from sidelight.privacy.turns import Turns
 from sidelight.report import card_of, html
 
@@ -30,6 +33,9 @@ AR, RO = "add-or-remove-one", "replace-one"
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, size=(600, 4))
 Y = (X @ [1.0, -2.0, 0.5, 1.0] > 0).astype(int)
+
+
+COSINE = tuple(0.5 * (1 + math.cos(math.pi * t / 100)) for t in range(100))
 
 
 def fitted(noise: BandedNoise, **options: object) -> PrivateClassifier:
@@ -98,6 +104,7 @@ def test_a_factorization_is_best_for_its_own_workload():
         Workload(100, momentum=0.9),
         Workload(100, averaged=averaging(MeanLastHalf(), 100)),
         Workload(100, curvature=((0.5, 1.0),)),
+        Workload(100, step_sizes=COSINE),
     ]
     made = [best_bands(work, 6) for work in works]
 
@@ -108,19 +115,107 @@ def test_a_factorization_is_best_for_its_own_workload():
         assert all(cost(work, own) <= cost(work, other) * (1 + 1e-6) for other in range(len(works)))
 
 
+def matrix_error(work: Workload, strategy: Strategy) -> float:
+    """The error as it is defined: every step of every direction, by its matrices."""
+    steps, total = work.steps, 0.0
+    lower = np.array([np.pad(strategy.column(steps)[: steps - j], (j, 0)) for j in range(steps)]).T
+    sizes = np.diag(work.step_sizes or np.ones(steps))
+    ones, back = np.eye(steps), np.eye(steps, k=-1)
+    for contraction, weight in work.curvature:
+        # w = back·w − sizes·v and v = β·back·v + contraction·back·w + ẑ
+        velocity = np.linalg.inv(ones - work.momentum * back)
+        made = np.linalg.inv(ones - back + contraction * sizes @ velocity @ back) @ sizes @ velocity
+        made = made @ np.linalg.inv(lower)
+        result = np.asarray(work.averaged) @ made[-len(work.averaged) :]
+        total += weight * ((made**2).sum() / steps + result @ result) / 2
+    return float(total)
+
+
+@pytest.mark.parametrize("sizes", [COSINE, tuple(np.linspace(1, 0.01, 100)), (1.0,) * 50 + (0.1,) * 50])
+def test_bands_for_steps_that_decay_have_less_error_there_than_those_for_equal_steps(sizes):
+    work = Workload(100, momentum=0.5, averaged=(0.5, 0.5), step_sizes=sizes)
+    even = best_bands(replace(work, step_sizes=()), 8)
+    own = best_bands(work, 8)
+    errors = [matrix_error(work, one) * np.sum(np.square(one.coefficients)) for one in (own, even)]
+    assert 0.96 * errors[1] < errors[0] < 0.999 * errors[1]  # squares: less than 2 % of the noise
+    assert [matrix_error(work, one) for one in (own, even)] == pytest.approx(
+        [work.error(own), work.error(even)]
+    )
+
+
+def test_steps_of_one_size_have_the_same_error_either_way():
+    work = Workload(60, momentum=0.9, averaged=(1 / 30,) * 30, curvature=((0.05, 1.0),))
+    barely = replace(work, step_sizes=(1.0,) * 59 + (1 - 1e-12,))
+    for strategy in (best_bands(work, 5), inverse_square_root(5, work.denominator())):
+        assert barely.error(strategy) == pytest.approx(work.error(strategy))
+    assert best_bands(barely, 5).coefficients == pytest.approx(best_bands(work, 5).coefficients, rel=1e-3)
+
+
+def test_long_runs_are_looked_at_by_evenly_spaced_steps():
+    def error(steps: int) -> float:
+        work = Workload(steps, averaged=(1 / steps,) * steps, step_sizes=tuple(np.linspace(1, 0, steps)))
+        return work.error(best_bands(work, 4)) / min(steps, 1000)
+
+    assert error(4000) == pytest.approx(error(1000), rel=0.01)
+
+
+def test_a_regularizer_and_a_falling_private_share_change_the_bands_and_not_the_kind_of_event():
+    base = scene("logistic")
+    noise = BandedNoise(bands=4, sampled=True)
+    plain = dp_sgd(steps=12, expected_batch_size=10, step_size=0.5, noise=noise)
+    mirror = dpmd(steps=12, expected_batch_size=10, step_size=0.5, mirror="first-order").with_parts(
+        noise=noise
+    )
+    task = base.task(AR)
+    found = [
+        correlated(recipe.plan(one).event)
+        for recipe, one in (
+            (plain, replace(task, regularization=0.0)),
+            (plain, replace(task, regularization=0.5)),
+            (mirror, replace(task, regularization=0.0)),
+        )
+    ]
+    assert len({event.coefficients for event in found}) == 3
+    kinds = {(event.inverse, event.steps, event.separation, event.sampling_probability) for event in found}
+    assert len(kinds) == 1
+
+
+def test_the_steps_of_a_networks_optimizer_are_foreseen():
+    data = TensorDataset(torch.tensor(X, dtype=torch.float32), torch.tensor(Y))
+
+    def linear(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+        return lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 12)
+
+    def planned(**options: object) -> CorrelatedGaussian:
+        torch.manual_seed(0)
+        trainer = Trainer(
+            nn.Linear(4, 2), nn.CrossEntropyLoss(reduction="none"),
+            **{"method": dp_sgd(noise=BandedNoise(bands=4, sampled=False)), "epsilon": 2.0, "delta": 1e-5,
+               "expected_batch_size": 60, "steps": 12, "progress": False} | options,
+        )  # fmt: skip
+        return correlated(trainer.fit(data).privacy_.plan)
+
+    def sgd(decay: float):
+        return lambda chosen: torch.optim.SGD(chosen, lr=0.5, weight_decay=decay)
+
+    even = planned(optimizer=sgd(0.0))
+    assert even.coefficients == pytest.approx(best_bands(Workload(12), 4).coefficients)
+    falling = planned(optimizer=sgd(0.0), scheduler=linear)
+    sizes = tuple(1 - step / 12 for step in range(12))
+    assert falling.coefficients == pytest.approx(best_bands(Workload(12, step_sizes=sizes), 4).coefficients)
+    shrunk = planned(optimizer=sgd(0.2))
+    small = Workload(12, curvature=((0.1, 1.0),))
+    assert shrunk.coefficients == pytest.approx(best_bands(small, 4).coefficients)
+    annealed = planned()
+    sizes = tuple(0.5 * (1 + math.cos(math.pi * step / 12)) for step in range(12))
+    own = best_bands(Workload(12, momentum=0.9, step_sizes=sizes), 4)
+    assert annealed.coefficients == pytest.approx(own.coefficients)
+    assert {event.sampling_probability for event in (even, falling, shrunk, annealed)} == {1.0}
+
+
 def test_the_error_of_a_workload_is_that_of_its_matrices():
     work = Workload(30, momentum=0.5, averaged=(0.25, 0.25, 0.5), curvature=((0.1, 0.3), (0.4, 0.7)))
-    strategy = best_bands(work, 4)
-    lower = [[strategy.column(30)[i - j] if i >= j else 0.0 for j in range(30)] for i in range(30)]
-    total = 0.0
-    for contraction, weight in work.curvature:
-        response = np.linalg.inv(
-            sum(c * np.eye(30, k=-k) for k, c in enumerate(work.denominator(contraction)))
-        )
-        made = response @ np.linalg.inv(lower)
-        result = np.array([0.25, 0.25, 0.5]) @ made[-3:]
-        total += weight * ((made**2).sum() / 30 + result @ result) / 2
-    assert work.error(strategy) == pytest.approx(total)
+    assert work.error(best_bands(work, 4)) == pytest.approx(matrix_error(work, best_bands(work, 4)))
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import math
 import secrets
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,7 @@ from sidelight.data.persons import Persons
 from sidelight.deep import paid_choice
 from sidelight.deep.checkpoint import Lease, RunState, check_writable
 from sidelight.deep.gradient_points import batch_for
-from sidelight.deep.guard import MOMENTUM, Guard, annealed_sgd
+from sidelight.deep.guard import MOMENTUM, Guard, annealed, annealed_sgd
 from sidelight.deep.network_auto import Choice, by_name, choose, real_plan, recipe_of, step_size_by_rule
 from sidelight.deep.paid_choice import COMPARED, PaidChoice
 from sidelight.deep.person_records import with_public
@@ -34,6 +34,7 @@ from sidelight.deep.rehearsal import (
     attempted,
     refuse_constant,
     rehearse,
+    relative_rates,
     sound_optimizer,
     sound_scheduler,
     try_records,
@@ -167,7 +168,7 @@ class Preparation:
             problem.public_training = saved.get("public_training") or {}
             recipe = recipe.with_parts(start=Cold())
         if not recipe.noise.independent:
-            problem.momentum = self._momentum(recipe)
+            self._foresee(recipe)
         setting = self._setting(recipe, self._left_beside(recipe))
         if recipe.needs_public:
             setting.public(recipe.name)
@@ -323,15 +324,23 @@ class Preparation:
             augment=t.public_augment, micro_batch=t.loading.micro_batch,
         )  # fmt: skip
 
-    def _momentum(self, recipe: Recipe) -> float:
-        """Heavy ball of the optimizer that is to come; of Adam, its decay of the mean."""
-        if self.trainer.optimizer is None:
-            return 0.0 if recipe.momentum or (not self.auto and recipe.step_size is not None) else MOMENTUM
+    def _foresee(self, recipe: Recipe) -> None:
+        """Momentum, step sizes and weight decay of the optimizer to come, as far as they are known."""
+        problem, trainer = self.problem, self.trainer
+        own = not self.auto and recipe.step_size is not None
+        problem.momentum = 0.0 if own or recipe.momentum else MOMENTUM
+        if trainer.optimizer is None and trainer.scheduler is None:
+            if not own:
+                problem.schedule = lambda steps: tuple(annealed(step, steps) for step in range(steps))
+            return
+        make = trainer.optimizer or (lambda chosen: torch.optim.SGD(chosen, lr=1.0))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            first = sound_optimizer(self.trainer.optimizer, trainable(self.model)).param_groups[0]
-        found: object = first.get("momentum", (first.get("betas") or (0.0,))[0])
-        return float(found) if isinstance(found, float | int) and 0 <= found < 1 else 0.0
+            made = sound_optimizer(make, trainable(self.model))
+            if trainer.optimizer is not None:
+                problem.momentum, problem.decay = _momentum(made), _decay(made)
+            schedule = sound_scheduler(trainer.scheduler, made, scored=True)
+        problem.schedule = cache(partial(relative_rates, made, schedule))
 
     def _make_optimizer(self, recipe: Recipe, steps: int) -> None:
         """The user's, or SGD. Steps that were left to us decay, and held-out records watch over all."""
@@ -399,6 +408,24 @@ class Preparation:
             observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, HONEST_CODE, NO_HIDDEN_STATE),
         )  # fmt: skip
+
+
+def _momentum(optimizer: torch.optim.Optimizer) -> float:
+    """Heavy ball of an optimizer; of Adam, its decay of the mean."""
+    first = optimizer.param_groups[0]
+    found: object = first.get("momentum", (first.get("betas") or (0.0,))[0])
+    return float(found) if isinstance(found, float | int) and 0 <= found < 1 else 0.0
+
+
+def _decay(optimizer: torch.optim.Optimizer) -> float:
+    """The share of the parameters that weight decay takes off in a step; 0 where gradients rescale it."""
+    first = optimizer.param_groups[0]
+    share = float(first.get("lr", 0.0)) * float(first.get("weight_decay", 0.0))
+    if isinstance(optimizer, torch.optim.SGD):
+        share /= 1 - _momentum(optimizer)
+    elif not isinstance(optimizer, torch.optim.AdamW):
+        return 0.0
+    return min(share, 1.0) if share > 0 else 0.0
 
 
 def _unchosen(n: int) -> Recipe:

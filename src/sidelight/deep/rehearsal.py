@@ -36,6 +36,7 @@ __all__ = [
     "attempted",
     "refuse_constant",
     "rehearse",
+    "relative_rates",
     "sound_optimizer",
     "sound_scheduler",
     "try_records",
@@ -239,6 +240,27 @@ def _rehearse_in_full(
         attempted(f"{type(optimizer).__name__} fails at step {step} of {steps}", large.step)
         if schedule is not None:
             _rehearse_schedule(schedule, large, step, steps)
+
+
+def relative_rates(optimizer: torch.optim.Optimizer, scheduler: object, steps: int) -> tuple[float, ...]:
+    """The learning rate of each step, relative to the largest; empty where that is not known beforehand."""
+    if not isinstance(scheduler, LRScheduler) or isinstance(scheduler, ReduceLROnPlateau):
+        return ()
+    rates: list[float] = []
+    try:
+        small, schedule = _copies(optimizer, scheduler, _first)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(steps):
+                rates.append(float(small.param_groups[0]["lr"]))
+                small.step()
+                if schedule is not None:
+                    schedule.step()
+    except Exception:  # whether it can be run at all is for `rehearse` to say
+        return ()
+    top = max(rates, default=0.0)
+    known = 0 < top < math.inf and all(0 <= rate <= top for rate in rates)
+    return tuple(rate / top for rate in rates) if known else ()
 
 
 def _rehearse_schedule(

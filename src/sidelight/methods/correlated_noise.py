@@ -108,8 +108,11 @@ class BandedNoise(NoiseRule):
     def _workload(self, setting: Setting) -> Workload:
         beta = setting.momentum if self.momentum is None else self.momentum
         steps = setting.steps
-        known = {} if self.curvature is None else {"curvature": contractions(setting)}
-        return Workload(steps, beta, averaging(setting.finish, steps), **known)
+        known = ((0.0, 1.0),) if self.curvature is None else contractions(setting)
+        # Weight decay is as curvature in every direction: with momentum, that works 1/(1 − β) times as much.
+        decay = (1 - beta) * setting.problem.shrinkage(setting.step_size)
+        curvature = tuple((min(1.0, own + decay), weight) for own, weight in known)
+        return Workload(steps, beta, averaging(setting.finish, steps), curvature, setting.step_sizes)
 
     def _candidates(self, setting: Setting, work: Workload) -> list[Turns | None]:
         most = max(1, int(setting.n / setting.batch * (1 + 1e-12)))  # turns of a pass

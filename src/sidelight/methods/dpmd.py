@@ -45,6 +45,10 @@ class Cosine(Mix):
         setting.public("the cosine schedule")
         return CosineState(float(horizon), limit_of(self.limit, setting, bound))
 
+    def private_shares(self, steps: int) -> tuple[float, ...]:
+        horizon = steps if self.horizon is None else self.horizon
+        return tuple(1 - cosine_weight(step, horizon) for step in range(steps)) if horizon > 0 else ()
+
 
 @dataclass(frozen=True)
 class CosineState(Blend):

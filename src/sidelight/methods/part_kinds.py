@@ -73,6 +73,7 @@ class Setting:
     sampler: Sampler
     step_size: float = 0.0
     momentum: float = 0.0  # heavy ball
+    step_sizes: tuple[float, ...] = ()  # relative to the longest, where known beforehand; empty: all alike
     finish: FinishRule | None = None
     max_steps: int | None = None  # where a budget that adapts stops at the latest; None: when it is spent
 
@@ -388,6 +389,10 @@ class Mix(Part):
     @abstractmethod
     def begin(self, setting: Setting, params: Vector, *, noise_multiplier: float, bound: float) -> MixState:
         raise NotImplementedError
+
+    def private_shares(self, steps: int) -> tuple[float, ...]:
+        """What each step takes of the private direction, where known beforehand; empty: all take as much."""
+        return ()
 
 
 class Models:

@@ -25,7 +25,7 @@ def contractions(setting: Setting) -> tuple[tuple[float, float], ...]:
     if not keep.any():
         return ((0.0, 1.0),)
     values, weights = values[keep], (weights * values)[keep]
-    rate = setting.step_size or setting.problem.learning_rate or 1 / float(values.max())
+    rate = setting.step_size or 1 / float(values.max())
     order = np.argsort(values)
     groups = [g for g in np.array_split(order, min(_GROUPS, len(order))) if len(g)]
     total = float(weights.sum())

@@ -453,7 +453,16 @@ class Recipe(Flags):
             momentum=self.momentum or problem.momentum, finish=self.finish,
         )  # fmt: skip
         steps = self.noise.default_steps(setting) if self.steps is None else self.steps
-        return self.noise.arrange(replace(setting, steps=int(steps)))
+        return self.noise.arrange(
+            replace(setting, steps=int(steps), step_sizes=self._step_sizes(problem, int(steps)))
+        )
+
+    def _step_sizes(self, problem: Problem, steps: int) -> tuple[float, ...]:
+        """How far each step moves along the private direction, relative to the longest; empty: all alike."""
+        if self.noise.independent:
+            return ()
+        taken = [sizes for sizes in (problem.step_sizes(steps), self.mix.private_shares(steps)) if sizes]
+        return tuple(math.prod(sizes) for sizes in zip(*taken, strict=True))
 
     def begin(self, setting: Setting) -> Loop:
         """Every part, begun; raises for one that does not support the problem."""

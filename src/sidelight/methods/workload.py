@@ -8,7 +8,10 @@ with momentum β in a direction of curvature λ:
 With C⁻¹ for the correlation, iterate t has the noise Σ_s β_{t−s} z_s, β = h·C⁻¹ as power series. Half of the
 error is the mean over all iterates, at which gradients are taken; half is that of the model that is returned
 (the last one, or an average). Directions count by their curvature, which is what an error there costs in loss
-(NoiseCurve, arXiv:2510.05416); without curvature there is one, of λ = 0.
+(NoiseCurve, arXiv:2510.05416); without curvature there is one, of λ = 0. Weight decay adds to λ.
+
+Where step sizes differ, the response to a draw depends on its step as well. C stays Toeplitz: only what it is
+optimized for changes.
 """
 
 from __future__ import annotations
@@ -27,27 +30,30 @@ from sidelight.methods.parts import BestOnPublic, Ema, MeanLast, MeanLastHalf, M
 from sidelight.privacy.strategies import Strategy, impulse, inverse_square_root
 
 _LONGEST = 20_000  # steps that are looked at; of more, the bands of so many are as good
+_LONGEST_UNEVEN = 1_000  # the same where step sizes differ: of more, so many evenly spaced ones
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Steps, momentum, the share of each iterate in what is returned, and curvature.
+    """Steps, momentum, the share of each iterate in what is returned, curvature, and step sizes.
 
     averaged: weights of the last iterates, oldest first; they sum to 1.
-    curvature: (ηλ, weight) of directions; weights sum to 1.
+    curvature: (ηλ, weight) of directions, for the longest step; weights sum to 1.
+    step_sizes: of each step, relative to the longest; empty: all alike.
     """
 
     steps: int
     momentum: float = 0.0
     averaged: tuple[float, ...] = (1.0,)
     curvature: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+    step_sizes: tuple[float, ...] = ()
 
     def denominator(self, contraction: float = 0.0) -> Floats:
         """The coefficients of 1/h."""
         return np.array([1.0, contraction - 1.0 - self.momentum, self.momentum])
 
     def error(self, strategy: Strategy) -> float:
-        """The mean square of the noise in the models, in units of a draw and of the step size."""
+        """The mean square of the noise in the models, in units of a draw and of the longest step size."""
         if strategy.inverse:
             return self._error(np.ones(1), np.asarray(strategy.coefficients))[0]
         return self._error(np.asarray(strategy.coefficients), np.ones(1))[0]
@@ -61,6 +67,8 @@ class Workload:
 
     def _error(self, below: Floats, above: Floats) -> tuple[float, Floats]:
         """The error for C⁻¹ = above/below, and its derivative by the coefficients of `below`."""
+        if len(set(self.step_sizes)) > 1:
+            return self._uneven_error(below, above)
         count, bands = min(self.steps, _LONGEST), len(below)
         share = np.arange(count, 0, -1) / count
         last = np.zeros(count)
@@ -80,6 +88,41 @@ class Workload:
                 rest = count - j
                 slope[j] -= weight * float((share * path)[j:] @ by_path[:rest] + by_back[:rest] @ back[j:])
         return float(total), slope
+
+    def _uneven_error(self, below: Floats, above: Floats) -> tuple[float, Floats]:
+        form = _quadratic_form(self)
+        inverse = lfilter(above, below, np.eye(1, len(form))[0])
+        by_inverse = lfilter([1.0], below, inverse)
+        image = form @ inverse
+        slope = [-2 * float(image[j:] @ by_inverse[: len(form) - j]) for j in range(len(below))]
+        return float(inverse @ image), np.array(slope)
+
+
+@functools.lru_cache(maxsize=4)
+def _quadratic_form(work: Workload) -> Floats:
+    """Q of the error xᵀQx, for the coefficients x of C⁻¹: step sizes may differ.
+
+    Column s of H is what a unit of noise in step s does to each iterate, and wᵀWw is the error of iterates w.
+    The draw of step s enters by Σ_i x_i H e_{s+i}, so that Q_ij = Σ_s (HᵀWH)_{s+i,s+j}.
+    """
+    count = min(work.steps, _LONGEST_UNEVEN)
+    sizes = np.asarray(work.step_sizes)[np.arange(count) * work.steps // count]
+    kept = np.asarray(work.averaged)[-work.steps :]
+    places = np.arange(work.steps - len(kept), work.steps) * count // work.steps
+    last = np.bincount(places, kept, minlength=count)
+    form = np.zeros((count, count))
+    for contraction, weight in work.curvature:
+        response = np.zeros((count, count))
+        velocity, params = np.zeros(count), np.zeros(count)
+        for step, size in enumerate(sizes):
+            velocity = work.momentum * velocity + contraction * params
+            velocity[step] += 1.0
+            params = response[step] = params - size * velocity
+        result = last @ response
+        form += weight / 2 * (response.T @ response / count + np.outer(result, result))
+    for row in range(count - 2, -1, -1):
+        form[row, :-1] += form[row + 1, 1:]
+    return form
 
 
 @functools.lru_cache(maxsize=256)

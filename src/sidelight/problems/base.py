@@ -79,7 +79,6 @@ class Problem(Protocol):
     has_optimizer: ClassVar[bool] = False  # whether `apply` has a step size of its own
     deferred: ClassVar[bool] = False  # whether the caller moves the parameters, after `apply`
     momentum: float = 0.0  # of an optimizer that `apply` hands directions to
-    learning_rate: float | None = None  # of that optimizer, where its steps are as long as that
     public_from: ClassVar[str] = "X_public and y_public"  # what to pass, for messages
 
     @property
@@ -162,6 +161,14 @@ class Problem(Protocol):
 
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Vector:
         """The parameters after one step along minus `direction`, which was released."""
+
+    def step_sizes(self, steps: int) -> tuple[float, ...]:
+        """Of each step, relative to the longest, where known beforehand; empty: all alike."""
+        return ()
+
+    def shrinkage(self, step_size: float) -> float:
+        """The share of the parameters that a longest step takes off by itself, where known beforehand."""
+        return 0.0
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -310,6 +317,9 @@ class LinearProblem(Problem):
         w = floats(params) - step_size * floats(direction)
         # The regularizer is public and comes after the noise; the implicit step is stable for any λ.
         return w / (1 + step_size * self.regularization) if self.regularization else w
+
+    def shrinkage(self, step_size: float) -> float:
+        return step_size * self.regularization / (1 + step_size * self.regularization)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -81,6 +81,8 @@ class NetworkProblem(Problem):
         self.augmentations, self.micro_batch = augmentations, micro_batch
         self.move: Callable[[], None] | None = None  # an optimizer's step
         self.score: Callable[[int], Details] | None = None  # scores on held-out public records, after a step
+        self.schedule: Callable[[int], tuple[float, ...]] | None = None  # step sizes of a number of steps
+        self.decay = 0.0  # the share of the parameters that a longest step of the optimizer takes off
         self.public_training: Json = {}  # what was chosen for the warm start, and why
         self._n = n
 
@@ -277,6 +279,12 @@ class NetworkProblem(Problem):
         if self.move is not None:
             self.move()
         return read(self.oracle.model, parameters)
+
+    def step_sizes(self, steps: int) -> tuple[float, ...]:
+        return () if self.schedule is None else self.schedule(steps)
+
+    def shrinkage(self, step_size: float) -> float:
+        return self.decay
 
 
 class CallersProblem(NetworkProblem):
