@@ -90,6 +90,7 @@ def test_weights_that_are_not_those_of_the_card_are_a_failure(run: Run, model: P
     weights.write_bytes(b"other ones")
     result = run("report", model)
     assert result.code == 1 and "weights.safetensors: CHANGED" in result.out
+    assert "no longer described by it: weights.safetensors" in (model / "report.html").read_text()
     weights.unlink()
     weights.symlink_to("/dev/zero")  # which does not end
     assert run("report", model).code == 1

@@ -172,6 +172,13 @@ def test_a_start_that_is_not_sure_enough_loses_by_nothing_but_its_scale() -> Non
     assert found["returned"] == "start" and found["scale"] > 1 and found["gain"] <= 0
 
 
+def test_where_the_plan_has_no_room_the_statement_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidelight.deep.prepare.plan_with_side_release", lambda *_, **__: None)
+    trainer = make().fit(PRIVATE, PUBLIC)
+    found: Any = trainer.privacy_.details[COMPARED]
+    assert "has no room" in found["skipped"] and "has no room" in str(trainer.privacy_).splitlines()[0]
+
+
 @pytest.mark.parametrize("why", ["noise", "outputs", "copies"])
 def test_where_it_cannot_be_made_the_statement_says_why(why: str) -> None:
     model = mlp()

@@ -322,7 +322,7 @@ def test_every_dataset_has_a_function_with_license_and_citation(monkeypatch: pyt
         source = SOURCES[asked[-1]]
         assert source.file in text, name
         if name != "ipums_us":  # refers to ipums_br
-            assert "Cite:" in text and ("icence" in text or "terms" in text), name
+            assert "Cite:" in text and ("icense" in text or "terms" in text), name
     assert sorted(asked) == sorted(SOURCES)
 
 

@@ -11,7 +11,7 @@ from scipy.stats import norm
 import sidelight
 from sidelight import PrivateClassifier, tune
 from sidelight.errors import BudgetExceeded, InputError, SidelightError
-from sidelight.methods import BandedNoise, dp_sgd, ppsgd
+from sidelight.methods import BandedNoise, dp_sgd, majority, ppsgd
 from sidelight.methods.leaf_boosting import WithLeaves
 from sidelight.methods.tuned import Tuned
 from sidelight.observers import Callback
@@ -185,3 +185,9 @@ def test_what_no_score_can_be_had_for_is_refused_before_the_charge(what, tmp_pat
 
 def test_tune_is_a_name_of_the_package():
     assert "tune" in sidelight.__all__
+
+
+def test_a_candidate_that_asks_for_its_budget_while_it_runs_gets_that_of_one_run() -> None:
+    """Otherwise its noise would be too small for its plan: every run is refused after the charge."""
+    fitted = model(tune([majority(labels="private")]), random_state=0).fit(X, Y)
+    assert fitted.privacy_.epsilon <= 3.0

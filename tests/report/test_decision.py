@@ -52,12 +52,12 @@ def test_page_one_is_true_at_every_epsilon(epsilon: float) -> None:
         (shown,) = re.findall(r"\(50 : 50\), guesses right in at most ([\d.]+) % of cases", words)
         assert right <= float(shown) <= right + 0.1 + 1e-9
     if epsilon < 30:
-        assert f"more than {times_as_likely(one.epsilon)} as likely" in words
+        assert f"is at most {times_as_likely(one.epsilon)} that" in words
     else:
         assert "a number of 44 digits only: that is no limit in practice" in words
     assert ("protects little" in words) == ("protects little" in " ".join(alarms(one))) == (epsilon >= 10)
     n = one.data["private_records"]
-    (people,) = re.findall(r"of (\d+) records, at most n·δ = ([\d.]+) ", words)
+    (people,) = re.findall(r"Of (\d+) records, that is at most n·δ = ([\d.]+) ", words)
     assert int(people[0]) == n and n * one.delta <= float(people[1]) <= n * one.delta * 1.06
 
 

@@ -16,6 +16,7 @@ from sidelight import PrivateClassifier
 from sidelight.errors import InputError
 from sidelight.methods.declare import DECLARATIONS, METHODS
 from sidelight.privacy import accountants, events
+from sidelight.privacy.correlated import CorrelatedGaussian
 from sidelight.report import Card, card_of, html, write_report
 from sidelight.report.audits import audit_row
 from sidelight.report.comparison_figures import comparison_figures, comparison_rows
@@ -168,7 +169,7 @@ def test_the_promise_is_said_in_words_and_in_symbols() -> None:
     assert "Pr[M(D) ∈ S] ≤ eε · Pr[M(D′) ∈ S] + δ" in page.words
     assert (
         "one record replaced by any other" in page.words
-        and "more than 2.72 times as likely with the record as with any other instead" in page.words
+        and "with the record is at most 2.72 times that with any other instead, plus 10−5" in page.words
     )
     for not_covered in ("several records", "The public records", "Side channels"):
         assert not_covered in page.words
@@ -337,6 +338,8 @@ def test_every_event_has_words(name: str) -> None:
         "approximate-dp": events.ApproximateDp(1.0, 0.0),
         "objective-perturbation": events.ObjectivePerturbation(0.1, 0.2, 1),
         "gaussian-sketch": events.GaussianSketch(50, 0.01),
+        "best-of": events.BestOf((events.gaussian(4.0),), 0.0, 0.2),
+        "correlated-gaussian": CorrelatedGaussian(2.0, (1.0, 0.5), 0, 8, 2, 4),
         "non-private": events.NonPrivate(),
         "laplace": events._NAMES["laplace"](noise_multiplier=1.0),  # type: ignore[call-arg]
     }.get(name)

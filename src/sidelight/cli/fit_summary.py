@@ -94,7 +94,7 @@ def _in_people(card: Card) -> list[str]:
         lines.append(f"per person (at most {who.records} records): ε = {epsilon}, δ = {delta}")
     if (found := people(card, who.delta)) is not None:
         lines.append(
-            f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, that many may fall outside ε on average"
+            f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, that many could be published and satisfy δ"
         )
     return lines
 

@@ -76,8 +76,9 @@ def command(
     card = with_audits(with_facts(card, facts), audits)
     if facts is not None or audits is not None:
         card.write(source)
-    summary = _summary(card, report) | {"files_changed": changed_files(card, source.parent)}
-    write_report(card, report)
+    files_changed = changed_files(card, source.parent)
+    summary = _summary(card, report) | {"files_changed": files_changed}
+    write_report(card, report, files_changed)
     if registry is not None:
         write_text(registry, json.dumps(plain(registry_entry(card)), indent=2, ensure_ascii=False) + "\n")
         summary["registry"] = str(registry)
@@ -216,7 +217,7 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         epsilon, delta = (plain_up(summary[f"{name}_per_person"], 4) for name in ("epsilon", "delta"))
         lines.append(("per person", f"ε = {epsilon} at δ = {delta}"))
     if "n_delta" in summary:
-        lines.append(("n·δ", f"{plain_up(summary['n_delta'], 2)} people may fall outside ε on average"))
+        lines.append(("n·δ", f"{plain_up(summary['n_delta'], 2)} people could be published, and satisfy δ"))
     lines.append(("charged", summary["charged"]))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]

@@ -230,7 +230,11 @@ class Preparation:
 
         found = plan_with_side_release(compose(*sides), plan_at, relation=self.relation, **how)
         if found is None:
-            self.check_details = skipped(f"the plan of {recipe.name} has no room for it")
+            none = skipped(f"the plan of {recipe.name} has no room for it")
+            if check is not None:
+                self.check_details = none
+            if paid is not None:
+                self.paid_details = none
             return budget
         self.check, self.paid = check, paid
         return found.epsilon

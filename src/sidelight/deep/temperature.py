@@ -67,8 +67,10 @@ def scales_scores(model: nn.Module, example: Batch) -> bool:
     with evaluating(model), torch.no_grad():
         before = call(model, example[0])
         scale_scores(model, 2.0)
-        after = call(model, example[0])
-        scale_scores(model, 0.5)
+        try:
+            after = call(model, example[0])
+        finally:
+            scale_scores(model, 0.5)
     return float((after - 2 * before).abs().max()) <= _SAME * float(after.abs().max())
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from sidelight.clipping import Details
-from sidelight.errors import InputError, whole
+from sidelight.errors import InputError, PrivacyConditionError, whole
 from sidelight.methods.part_kinds import NoiseRule, NoiseState, Setting
 from sidelight.methods.public_curvature import contractions
 from sidelight.methods.workload import Workload, averaging, best_bands
@@ -193,7 +193,7 @@ def _error(turns: Turns, work: Workload, setting: Setting) -> float:
     """The noise in the models of a run with these turns, and their batches."""
     try:
         z = _multiplier(turns, setting.n, setting.epsilon, setting.delta)
-    except InputError:
+    except (InputError, PrivacyConditionError):
         return math.inf
     return z * math.sqrt(work.error(turns.strategy)) / turns.expected_batch_size(setting.n)
 

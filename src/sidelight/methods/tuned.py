@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.errors import AssumptionError, InputError, PrivacyConditionError
+from sidelight.errors import AssumptionError, BudgetExceeded, InputError, PrivacyConditionError
 from sidelight.methods.declare import as_method
 from sidelight.methods.task import (
     Fitted,
@@ -110,15 +110,14 @@ class Tuned(Flags):
             "score_bound": loss_bound(task),
         }
         said = tuple(dict.fromkeys(line for plan, _ in plans for line in plan.assumptions))
-        return Plan(event, False, details, (*said, _TIME), {"plans": plans})
+        return Plan(event, False, details, (*said, _TIME), {"plans": plans, "epsilon": each})
 
     def _planned(
         self, task: Task, epsilon: float, gamma: float
     ) -> tuple[list[tuple[Plan, float]], events.BestOf]:
         """The plan of every candidate at this ε of a run, the noise of its score, and the whole event."""
-        delta = task.delta / (2 * self.expected_runs)
-        z = 1 / (math.sqrt(_SCORE_SHARE) * conversions.gdp_mu(epsilon, delta))
-        inner, plans = replace(task, epsilon=epsilon, delta=delta, observers=()), []
+        inner, plans = self._of_one_run(task, epsilon), []
+        z = 1 / (math.sqrt(_SCORE_SHARE) * conversions.gdp_mu(inner.epsilon, inner.delta))
         for one in self.candidates:
             plan = one.plan(inner)
             if plan.filtered or isinstance(plan.event, events.NonPrivate):
@@ -131,6 +130,10 @@ class Tuned(Flags):
             plans.append((plan, z))
         whole = tuple(dict.fromkeys(_with_score(plan, z) for plan, z in plans))
         return plans, events.BestOf(whole, self.shape, gamma)
+
+    def _of_one_run(self, task: Task, epsilon: float) -> Task:
+        """The task with the budget of a run, which a candidate may ask for again while it runs."""
+        return replace(task, epsilon=epsilon, delta=task.delta / (2 * self.expected_runs), observers=())
 
     def _label(self, k: int) -> str:
         return f"{k + 1}: {self.candidates[k].name}"
@@ -161,13 +164,16 @@ class Tuned(Flags):
         inner, z = plan.state["plans"][k]
         run = Run(0, _with_score(inner, z), rule="exact", covered_by_filter=False, settle=lambda *_: None)
         try:
-            fitted = self.candidates[k].run(replace(task, observers=()), inner, account=run, noise=noise)
+            one = self._of_one_run(task, plan.state["epsilon"])
+            fitted = self.candidates[k].run(one, inner, account=run, noise=noise)
             total = oracle_of(task.rows, task.loss).clipped_losses(
                 fitted.coef.reshape(1, -1), bound=loss_bound(task), relation=task.relation
             )
             noisy = release(
                 total, std=z * total.sensitivity, event=events.gaussian(z), account=run, noise=noise
             )
+        except (PrivacyConditionError, BudgetExceeded):  # plans and their price are public
+            raise
         except Exception:  # what failed is a function of what this run released
             return None
         score = float(np.asarray(noisy.numpy()).reshape(-1)[0])

@@ -89,7 +89,7 @@ class Correlation:
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state_dict` was taken."""
         step, kept = state["step"], state["kept"]
-        if not isinstance(step, int):
+        if not isinstance(step, int) or not 0 <= step <= self.event.steps:
             raise PrivacyConditionError("this is not the state of a correlated run")
         self.step, self._kept = step, kept
 

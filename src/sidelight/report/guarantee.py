@@ -226,18 +226,18 @@ def _likelihood(card: Card, who: Protected) -> str:
     one = f"any one {'private record' if who.whose == 'record' else f'person{held}'}"
     if card.unit not in ("record", "person"):
         one += f", which is all rows that share a value of {card.unit!r}"
-    add = card.relation == "add-or-remove-one"
     whose = "the record" if who.whose == "record" else "that person's records"
-    cases = f"with {whose} as without" if add else f"with {whose} as with any other instead"
+    other = f"without {whose}" if card.relation == "add-or-remove-one" else "with any other instead"
     if who.epsilon > _READABLE:
         digits = math.floor(who.epsilon / math.log(10)) + 1
         return (
-            f"Take {one}. How much more likely a result may be {cases} is bounded by a number of "
-            f"{count(digits)} digits only: that is no limit in practice."
+            f"Take {one}. How much more likely a result may be with {whose} than {other} is bounded by a "
+            f"number of {count(digits)} digits only: that is no limit in practice."
         )
+    plus = f", plus {up(who.delta, 3)}" if who.delta else ""
     return (
-        f"Take {one}. No result of this fit is more than {times_as_likely(who.epsilon)} as likely {cases}, "
-        f"nor the other way round, except with a probability of at most {up(who.delta, 3)}."
+        f"Take {one}. For every set of results, the probability with {whose} is at most "
+        f"{times_as_likely(who.epsilon)} that {other}{plus}; and the other way round."
     )
 
 
@@ -259,8 +259,8 @@ def _exception(card: Card, who: Protected) -> tuple[str, ...]:
     n, expected = found
     units = "records" if card.unit == "record" else "people"
     return (
-        f"δ in people: of {count(n)} {units}, at most n·δ = {_decimals(expected)} fall under that exception "
-        "on average.",
+        f"δ in {units}: publishing each record outright with probability δ would satisfy such a δ. Of "
+        f"{count(n)} {units}, that is at most n·δ = {_decimals(expected)} on average.",
     )
 
 
@@ -321,8 +321,8 @@ def _single(event: Event) -> str:
             share = float(event.sampling_probability)
             who = "" if share == 1 else f", each drawn with probability {pretty(share)}"
             return (
-                f"{count(event.steps)} sums were released over the records whose turn it was{who}. Their "
-                f"correlated Gaussian noise is made of draws of {_times(float(event.noise_multiplier))}. A "
+                f"sums of {count(event.steps)} steps were released, over the records whose turn it was{who}. "
+                f"Their correlated Gaussian noise is made of draws of {_times(float(event.noise_multiplier))}. A "
                 f"record had {count(event.turns)} turns, {count(event.separation)} steps apart."
             )
         case events.BestOf():

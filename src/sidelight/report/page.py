@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import re
+from collections.abc import Sequence
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -44,19 +45,25 @@ _POWER = re.compile("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
 _LOWERED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "−0123456789")
 
 
-def html(card: Card) -> str:
+def html(card: Card, files_changed: Sequence[str] = ()) -> str:
     """The whole report. Every text from the card is escaped; no script but ours may run."""
+    shown = view(card)
+    if files_changed and shown["sheet"]:
+        names = ", ".join(files_changed)
+        shown["sheet"]["alarms"].append(
+            f"Changed since the card was written, so no longer described by it: {names}."
+        )
     css, js = _css(), _read("report.js")
     policy = (
         f"default-src 'none'; script-src {_hash(js)}; style-src {_hash(css)}; "
         "base-uri 'none'; form-action 'none'"
     )
-    return _template().render(policy=policy, css=Markup(css), js=Markup(js), **view(card))
+    return _template().render(policy=policy, css=Markup(css), js=Markup(js), **shown)
 
 
-def write_report(card: Card, path: str | os.PathLike[str]) -> None:
-    """Write the report, whole or not at all."""
-    write_text(path, html(card))
+def write_report(card: Card, path: str | os.PathLike[str], files_changed: Sequence[str] = ()) -> None:
+    """Write the report, whole or not at all; `files_changed` are not those of the card."""
+    write_text(path, html(card, files_changed))
 
 
 @functools.cache

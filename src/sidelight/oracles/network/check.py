@@ -286,8 +286,10 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
     for batch, shift in ((few, 0), (trial.whole, 0), (_shifted(trial.whole), 1)):
         losses = trial.one_a_row(batch)
         count = row_count(batch)
-        wanted = torch.tensor([values[(i - shift) % count % len(values)] for i in range(count)])
-        if losses is None or not _close(trial, losses, wanted.double()):
+        wanted = torch.tensor(
+            [values[(i - shift) % count % len(values)] for i in range(count)], dtype=torch.float64
+        )
+        if losses is None or not _close(trial, losses, wanted):
             raise AssumptionError(_why_mixed(trial, batch))
 
 
