@@ -322,7 +322,8 @@ def _single(event: Event) -> str:
             who = "" if share == 1 else f", each drawn with probability {pretty(share)}"
             return (
                 f"sums of {count(event.steps)} steps were released, over the records whose turn it was{who}. "
-                f"Their correlated Gaussian noise is made of draws of {_times(float(event.noise_multiplier))}. "
+                "Their correlated Gaussian noise is made of draws of "
+                f"{_times(float(event.noise_multiplier))}. "
                 f"A record had {count(event.turns)} turns, {count(event.separation)} steps apart."
             )
         case events.BestOf():
