@@ -60,6 +60,48 @@ def test_noise_is_white_once_c_is_applied(coefficients, inverse, kind):
     assert departure(whitened(zero_sums(event, Noise(3), kind=kind), event)) < 6
 
 
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize(("coefficients", "inverse"), [(BANDED, 0), (INVERSE, 1)])
+@pytest.mark.parametrize("block", [1, 7, 20, 1000])
+def test_blocks_of_any_size_give_the_noise_of_the_matrix(block, coefficients, inverse, kind, monkeypatch):
+    event, given = run_of(coefficients, inverse), np.random.default_rng(0).normal(size=(12, 4, 5))
+    draws = iter(given)
+
+    def next_draw(self, value, std=1.0):
+        one = next(draws).copy()
+        return torch.tensor(one, dtype=torch.float64) if isinstance(value, torch.Tensor) else one
+
+    monkeypatch.setattr(Noise, "normal_like", next_draw)
+    monkeypatch.setattr("sidelight.privacy.correlation._BLOCK", block)
+    correlation = Correlation(event)
+    sums = np.zeros((4, 5)) if kind == "numpy" else torch.zeros(4, 5, dtype=torch.float64)
+    found = np.stack([np.asarray(correlation.draw(sums, Noise())) for _ in range(12)])
+    assert event.noise_multiplier * whitened(found.reshape(12, -1), event) == pytest.approx(
+        given.reshape(12, -1)
+    )
+
+
+@pytest.mark.parametrize(("coefficients", "inverse"), [(BANDED, 0), (INVERSE, 1)])
+def test_a_draw_that_is_interrupted_ends_the_run(coefficients, inverse, monkeypatch):
+    event = run_of(coefficients, inverse)
+    correlation, account = Correlation(event), OpenAccount()
+    total = BoundedSum(np.zeros(9), sensitivity=1.0, relation=AR)
+    release_correlated(total, correlation=correlation, account=account, noise=Noise())
+    honest = Correlation._add_past
+
+    def interrupted(self, drawn):
+        honest(self, drawn)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as once:
+        once.setattr(Correlation, "_add_past", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            release_correlated(total, correlation=correlation, account=account, noise=Noise())
+    with pytest.raises(BudgetExceeded):
+        release_correlated(total, correlation=correlation, account=account, noise=Noise())
+    assert correlation.state_dict()["kept"] is None
+
+
 @pytest.mark.parametrize("fault", ["reused draw", "wrong band", "one band less"])
 def test_planted_faults_are_seen(fault, monkeypatch):
     event = run_of()

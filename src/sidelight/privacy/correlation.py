@@ -18,6 +18,8 @@ from sidelight.errors import BudgetExceeded, PrivacyConditionError
 from sidelight.privacy.correlated import CorrelatedGaussian
 from sidelight.privacy.noise import Noise, Value, is_tensor
 
+_BLOCK = 2**17  # numbers of a draw at a time, which stay in the cache
+
 
 class Correlation:
     """What a run keeps of its noise, and how many of its steps were released."""
@@ -52,31 +54,42 @@ class Correlation:
         """Noise of the next step, of the shape and type of the sum, in units of a draw."""
         drawn = noise.normal_like(value)
         keep = len(self._coefficients) - 1
-        if keep:
-            if self._kept is None:
-                self._kept = _zeros(keep, value)
-            row = self.step % keep
-            if self.event.inverse:
-                past = self._add_past(_zeros(1, drawn)[0], 1.0)
-                self._kept[row] = drawn
-                drawn += past
-            else:
-                self._kept[row] = self._add_past(drawn, -1.0)
-        self.step += 1
+        if keep and self._kept is None:
+            self._kept = _zeros(keep, value)
+        try:
+            if keep:
+                self._add_past(drawn)
+            self.step += 1
+        except BaseException:  # what is kept may be of two steps: another draw would be of another law
+            self.forget()
+            raise
         return drawn
 
-    def _add_past(self, start: Value, sign: float) -> Value:
-        """Add ±Σ_j (c_j or d_j)·(what is kept of step t − j), in place; rows that are still empty are 0."""
+    def _add_past(self, drawn: Value) -> None:
+        """Add Σ_j d_j z_{t−j} to the draw, or take Σ_j c_j ẑ_{t−j} off, and keep what later steps need of it.
+
+        Block by block, so that a draw is read and written once; rows that are still empty are 0.
+        """
         keep = len(self._kept)
-        weights = sign * self._coefficients[1:][(self.step - 1 - np.arange(keep)) % keep]
-        rows, own = self._kept.reshape(keep, -1), start.reshape(-1)
-        if is_tensor(start):
+        weights: Value = self._coefficients[1:][(self.step - 1 - np.arange(keep)) % keep]
+        weights = weights if self.event.inverse else -weights
+        rows, own, row = self._kept.reshape(keep, -1), drawn.reshape(-1), self.step % keep
+        size = _BLOCK
+        if is_tensor(drawn):
             import torch
 
-            own.addmv_(rows.T, torch.as_tensor(weights, dtype=rows.dtype, device=rows.device))
+            weights = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+            size = _BLOCK if drawn.is_cpu else max(1, len(own))
         else:
-            own += weights.astype(rows.dtype) @ rows
-        return start
+            weights = weights.astype(rows.dtype)
+        for low in range(0, len(own), size):
+            part, past = own[low : low + size], rows[:, low : low + size]
+            sums = weights @ past
+            if self.event.inverse:
+                past[row] = part
+            part += sums
+            if not self.event.inverse:
+                past[row] = part
 
     def forget(self) -> None:
         """Erase the noise that is kept: no step follows."""
