@@ -230,6 +230,7 @@ class RunState(TypedDict):
     parts: list[dict[str, object]]
     history: list[dict[str, object]]
     public_training: NotRequired[Json]
+    curvatures: NotRequired[tuple[list[float], list[float]] | None]  # of public records, for correlated noise
     choice: NotRequired[Json | None]  # of `auto`
     guard: NotRequired[Json | None]  # checkpoints of 0.1 have none
     charge: _Charged
@@ -255,6 +256,7 @@ def state_of(fit: Fit) -> RunState:
         "parts": [{} if part is None else part.state_dict() for part in _parts(fit.loop)],
         "history": loop.history,
         "public_training": fit.problem.public_training,
+        "curvatures": None if fit.problem.guide is None else fit.problem.guide.curvatures,
         "choice": None if fit.choice is None else fit.choice.to_json(),
         "guard": fit.guard.state_dict(),
         "charge": {"run": fit.charge.number, "released": events.to_json(fit.charge.released)},

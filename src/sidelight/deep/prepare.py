@@ -166,6 +166,8 @@ class Preparation:
             write(self.model, saved["start"].to(self.device))
             torch.set_rng_state(saved["rng_start"].cpu())
             problem.public_training = saved.get("public_training") or {}
+            if problem.guide is not None:
+                problem.guide.curvatures = saved.get("curvatures")
             recipe = recipe.with_parts(start=Cold())
         if not recipe.noise.independent:
             self._foresee(recipe)

@@ -168,6 +168,7 @@ class PrivateStep:
         check_budget(epsilon, delta, steps, noise_multiplier, ledger)
         self._recipe = configured(recipe, steps, expected_batch_size, noise_multiplier)
         refuse_linear(self._recipe)
+        refuse_planning_with_public(self._recipe.noise)
         payer = open_payer(ledger, dataset, _known(identity, n_private, unit))
         self.relation: Relation = relation_of(recipe, relation, payer)
         delta = payer.registered.budget.delta if delta is None and payer is not None else delta
@@ -525,6 +526,15 @@ def check_budget(
     positive("noise_multiplier", noise_multiplier)
     if ledger is not None and steps is None:
         raise InputError("a ledger is charged with the whole plan in advance; pass steps as well")
+
+
+def refuse_planning_with_public(noise: NoiseRule) -> None:
+    """Raise InputError for correlated noise that public records shape: turns are drawn before any is seen."""
+    if noise.needs_public and not noise.independent:
+        raise InputError(
+            "noise shaped by public curvature is planned before the first batch, and a loop of your own has "
+            "public records only then: use Trainer, or leave curvature out"
+        )
 
 
 def check_unit(unit: object, augmentations: int) -> None:

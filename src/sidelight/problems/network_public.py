@@ -69,6 +69,7 @@ class NetworkGuide:
         self.size = (0 if records is None else len(records)) if size is None else size
         self.last_loss: float | None = None  # of the present batch, where its mean gradient was taken last
         self.refresh = 10  # gradients one by one are expensive
+        self.curvatures: tuple[list[float], list[float]] | None = None  # once measured; in checkpoints
         self._batch: Batch | None = None
         self._drawn: int | None = None  # the step whose batch is fetched when it is asked for
 
@@ -187,8 +188,15 @@ class NetworkGuide:
             write(model, center)
         return eigenvalue
 
-    def spectrum(self, *, products: int = 10) -> tuple[Floats, Floats]:
-        """Curvatures of the mean loss at the present parameters, and the share of directions with each.
+    def spectrum(self) -> tuple[Floats, Floats]:
+        """Curvatures of the mean loss where the run was planned, and the share of directions with each."""
+        if self.curvatures is None:
+            values, shares = self._ritz_values()
+            self.curvatures = values.tolist(), shares.tolist()
+        return np.array(self.curvatures[0]), np.array(self.curvatures[1])
+
+    def _ritz_values(self, *, products: int = 10) -> tuple[Floats, Floats]:
+        """Those at the present parameters.
 
         Lanczos from a random start, orthogonalized in full: its Ritz values and the squares of their first
         components are a Gauss quadrature of the spectral density.
