@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch import nn  # noqa: E402
 
 from sidelight.audit.tape import same_noise  # noqa: E402
 from sidelight.deep import Checkpoints, Loading, PrivateStep, Trainer  # noqa: E402
+from sidelight.methods.correlated_noise import BandedNoise  # noqa: E402
 from sidelight.methods.dope_sgd import dope_sgd  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
 from sidelight.privacy.ledger import Ledger  # noqa: E402
@@ -29,6 +31,10 @@ from sidelight.problems.network_ranks import Ranks  # noqa: E402
 PRIVATE, PUBLIC = blobs(61, 1, torch.float64), blobs(20, 2, torch.float64)
 CODES = np.arange(61) // 3
 FULL: dict[str, Any] = {"expected_batch_size": None, "steps": 4}
+TURNS = {
+    "turns": BandedNoise(bands=3, cycle=3, sampled=False),
+    "sampled turns": BandedNoise(bands=2, cycle=2, sampled=True, curvature="public"),
+}
 
 
 def trained(rank: int, *, persons: Any = None, private: Any = PRIVATE, **options: Any) -> Any:
@@ -60,8 +66,16 @@ def trained(rank: int, *, persons: Any = None, private: Any = PRIVATE, **options
 @pytest.mark.filterwarnings("ignore::sidelight.errors.NotPrivateWarning")
 @pytest.mark.parametrize(
     "options",
-    [{}, {"loading": Loading(micro_batch=4)}, {"persons": CODES, "unit": "patient", "max_rows": 3}],
-    ids=["records", "micro-batches", "persons"],
+    [
+        {},
+        {"loading": Loading(micro_batch=4)},
+        {"persons": CODES, "unit": "patient", "max_rows": 3},
+        *(
+            {"method": dope_sgd(clip_norm=0.1).with_parts(noise=noise), "expected_batch_size": 61 / 3}
+            for noise in TURNS.values()
+        ),
+    ],
+    ids=["records", "micro-batches", "persons", *TURNS],
 )
 def test_two_ranks_train_the_model_of_one(options: dict[str, Any]) -> None:
     alone, statement, history, drawn = trained(0, **options)
@@ -135,6 +149,78 @@ def test_a_loop_of_ones_own_on_two_ranks_is_that_of_one() -> None:
     first, second = values(on_ranks(stepped))
     assert torch.equal(first[0], second[0]) and first[1] == second[1] == 3
     torch.testing.assert_close(first[0], stepped(0)[0], rtol=1e-9, atol=1e-12)
+
+
+def in_turn(rank: int, noise: str) -> Any:
+    """Weights, the records of each step, how often this process drew noise, and the event of rank 0."""
+    drawn = []
+    honest = Noise.normal_like
+    Noise.normal_like = lambda *given, **named: drawn.append(1) or honest(*given, **named)  # type: ignore
+    model = mlp(seed=rank, dtype=torch.float64)
+    step = PrivateStep(
+        model, loss, method=dp_sgd(clip_norm=0.1, noise=replace(TURNS[noise], curvature=None)), n_private=61,
+        expected_batch_size=61 / 3, epsilon=3, delta=1e-4, steps=6, random_state=1,
+    )  # fmt: skip
+    optimizer, batches = torch.optim.SGD(model.parameters(), lr=0.1), []
+    try:
+        with same_noise():
+            for _ in range(6):
+                batches.append(step.sample())
+                step((PRIVATE[0][batches[-1]], PRIVATE[1][batches[-1]]))
+                optimizer.step()
+    finally:
+        Noise.normal_like = honest  # type: ignore[method-assign]
+    return vector(model), batches, len(drawn), step.privacy_.plan if rank == 0 else None
+
+
+@pytest.mark.filterwarnings("ignore::sidelight.errors.NotPrivateWarning")
+@pytest.mark.parametrize("noise", TURNS)
+def test_a_loop_of_ones_own_shares_turns_and_correlated_noise_with_another_rank(noise: str) -> None:
+    weights, batches, drawn, plan = in_turn(0, noise)
+    first, second = values(on_ranks(partial(in_turn, noise=noise)))
+    assert torch.equal(first[0], second[0])
+    torch.testing.assert_close(first[0], weights, rtol=1e-9, atol=1e-12)
+    for one, other, both in zip(first[1], second[1], batches, strict=True):
+        assert np.array_equal(np.sort(np.concatenate([one, other])), both)
+    assert (first[2], second[2]) == (drawn, 0) == (6, 0), "noise is drawn once, by rank 0"
+    assert first[3] == plan
+
+
+def resumed(rank: int, folder: str, *, dies: bool, noise: str) -> Any:
+    """A run without a ledger, whose seed makes the same noise for the same sums; rank 1 ends in its 5th."""
+    honest, sums = Ranks.share_of, 0
+
+    def share_of(self: Ranks, indices: Any, n: int) -> Any:
+        nonlocal sums
+        sums += 1
+        if dies and rank == 1 and sums == 5:
+            os._exit(9)
+        return honest(self, indices, n)
+
+    Ranks.share_of = share_of  # type: ignore[method-assign]
+    model = mlp(seed=rank, dtype=torch.float64)
+    trainer = Trainer(
+        model, loss, epsilon=3, delta=1e-4, method=dp_sgd(clip_norm=0.1, noise=TURNS[noise]), steps=8,
+        expected_batch_size=61 / 3, random_state=5, checkpoints=Checkpoints(folder, every=2),
+    )  # fmt: skip
+    trainer.fit(PRIVATE, PUBLIC, resume=True)
+    return vector(model), trainer.history_, trainer.privacy_.plan
+
+
+@pytest.mark.parametrize("noise", TURNS)
+def test_a_resume_on_ranks_continues_turns_and_correlated_noise(noise: str, tmp_path: Path) -> None:
+    run = partial(resumed, noise=noise)
+    whole, cut = str(tmp_path / "whole"), str(tmp_path / "cut")
+    undisturbed = values(on_ranks(partial(run, folder=whole, dies=False)))
+    first, second = on_ranks(partial(run, folder=cut, dies=True))
+    assert first.error == "RankLost" and second == Ended()
+    saved = Checkpoints(cut).read()
+    assert saved is not None and saved["step"] == 4
+    state: Any = saved["parts"][2]
+    assert state["correlation"]["step"] == 4 and state["correlation"]["kept"].abs().sum() > 0
+    found = values(on_ranks(partial(run, folder=cut, dies=False)))
+    for one, other in zip(found, undisturbed, strict=True):
+        assert torch.equal(one[0], other[0]) and one[1:] == other[1:]
 
 
 def whole_batch(rank: int, how: str) -> Any:
