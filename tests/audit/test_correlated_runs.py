@@ -58,7 +58,7 @@ def half(original):
 
 
 def everybody(self, step):
-    return Turn(np.arange(self._n), self._turns.sampling_probability, None, self._turns.relation)
+    return Turn(np.arange(self._n), self._turns)
 
 
 def too_soon(original):

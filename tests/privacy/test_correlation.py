@@ -272,6 +272,13 @@ def test_no_batch_is_larger_than_the_limit():
     assert turns.run(200, 1.0).overflow > 0
 
 
+def test_what_a_sum_is_divided_by_does_not_depend_on_places():
+    turns = Turns(0.5, 4, 30, Strategy(BANDED))
+    places = Places(turns, 201, key=b"k" * 32)
+    assert len({len(places.turn(step).members) for step in range(4)}) > 1
+    assert {places.turn(step).expected_batch_size(201) for step in range(4)} == {201 / 8}
+
+
 def test_one_sampler_alone_cannot_draw_a_step():
     with pytest.raises(PrivacyConditionError, match="step by step"):
         Turns(1.0, 5, 30, Strategy(BANDED)).indices(10, Noise())

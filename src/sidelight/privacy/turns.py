@@ -77,15 +77,17 @@ class Turn:
     """The sampler of one step: the records whose turn it is, each with probability q."""
 
     members: Indices
-    sampling_probability: float
-    largest: int | None
-    relation: Relation
+    turns: Turns
+
+    @property
+    def relation(self) -> Relation:
+        return self.turns.relation
 
     def indices(self, n: int, noise: Noise) -> Indices:
-        count = len(self.members)
-        if self.sampling_probability < 1:
-            count = int(noise.generator.binomial(count, self.sampling_probability))
-            count = count if self.largest is None else min(count, self.largest)
+        count, q, largest = len(self.members), self.turns.sampling_probability, self.turns.largest
+        if q < 1:
+            count = int(noise.generator.binomial(count, q))
+            count = count if largest is None else min(count, largest)
         if count == len(self.members):
             return self.members
         return self.members[distinct(len(self.members), count, noise.generator)]
@@ -94,7 +96,8 @@ class Turn:
         raise PrivacyConditionError("one step of a run with correlated noise has no event of its own")
 
     def expected_batch_size(self, n: int) -> float:
-        return len(self.members) * self.sampling_probability
+        """That of all steps: how many records have their turn now is a secret."""
+        return self.turns.expected_batch_size(n)
 
 
 class Places:
@@ -111,6 +114,4 @@ class Places:
 
     def turn(self, step: int) -> Turn:
         """The sampler of this step."""
-        t, cycle = self._turns, self._turns.cycle
-        members = np.flatnonzero(self._place == step % cycle)
-        return Turn(members, t.sampling_probability, t.largest, t.relation)
+        return Turn(np.flatnonzero(self._place == step % self._turns.cycle), self._turns)
