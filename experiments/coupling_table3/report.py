@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from experiments.coupling_table3.accounting import figure5, table6
 from experiments.coupling_table3.columns import ALIKE, COLUMNS, PAPER
 from experiments.protocol import mean_and_error
 from experiments.sweep import read
@@ -114,7 +115,7 @@ def page(runs: Rows) -> str:
     text = (HERE / "text.md").read_text()
     parts = {
         "table": table(runs), "choices": choices(runs), "rehearsals": rehearsals(runs),
-        "superseded": superseded(read(HERE / "superseded.csv")),
+        "superseded": superseded(read(HERE / "superseded.csv")), "table6": table6(), "figure5": figure5(),
     }  # fmt: skip
     for name, part in parts.items():
         text = text.replace(f"{{{{{name}}}}}", part)

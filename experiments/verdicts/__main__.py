@@ -19,9 +19,9 @@ DOCS = Path(__file__).parent.parent.parent / "docs" / "reproductions"
 _BLOCK = re.compile(r"<!-- verdicts -->(.*?<!-- end of verdicts -->)?", re.DOTALL)
 _NOTE = (
     "A lead is a difference of means, paired by seed where seeds are shared, with its standard error. "
-    "*Repeats*: ahead by more than two standard errors in every cell that was run and in which the paper is "
-    "ahead; *in part*: in some; *does not repeat*: in none. Made by `python -m experiments.verdicts` from "
-    "the committed runs."
+    "*Repeats*: ahead by more than two standard errors in every cell in which the paper is ahead, and each "
+    "was run twice or more; *in part*: in some; *does not repeat*: in none. Made by "
+    "`python -m experiments.verdicts` from the committed runs."
 )
 _NAMED = 2  # claims that do not repeat, by name
 VERDICTS = ("repeats", "repeats in part", "does not repeat", "not testable here")

@@ -9,12 +9,13 @@ from typing import Literal
 
 from experiments.protocol import mean_and_error
 
-__all__ = ["Claim", "Lead", "lead", "verdict"]
+__all__ = ["Claim", "Lead", "Verdict", "lead", "verdict"]
 
 Verdict = Literal["repeats", "repeats in part", "does not repeat", "not testable here"]
 Seeds = Mapping[str, float]  # of each seed its score
 _SURE = 2.0  # standard errors
 _LISTED = 4  # leads; of more the count
+_REPEATED = 2  # runs of every cell, before a claim repeats
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ def lead(high: Seeds, low: Seeds, *, paper: float | None = None, noise: float = 
     return Lead(paper, mean, least if math.isnan(error) else max(error, least), count)
 
 
-def verdict(leads: Sequence[Lead]) -> Verdict:
+def verdict(leads: Sequence[Lead], *, missing: int = 0) -> Verdict:
     """Of a claim: ahead beyond the error in every cell, in some, in none.
 
-    One run in a cell whose columns are level within the error settles nothing, nor does no run.
+    One run in a cell whose columns are level within the error settles nothing, nor does no run. A claim of
+    which cells are missing, or were run once, repeats in part at most.
     """
     ahead = sum(one.sure for one in leads)
     if ahead:
-        return "repeats" if ahead == len(leads) else "repeats in part"
+        whole = ahead == len(leads) and not missing and min(one.runs for one in leads) >= _REPEATED
+        return "repeats" if whole else "repeats in part"
     if all(one.level and one.runs == 1 for one in leads):
         return "not testable here"
     return "does not repeat"
@@ -76,6 +79,7 @@ class Claim:
     Args:
         settles: the experiment that would settle it, where it does not repeat.
         digits: of a lead.
+        stated: what the paper says, what we found, and the verdict, if the claim is no lead of two columns.
     """
 
     page: str
@@ -84,6 +88,12 @@ class Claim:
     leads: Sequence[Lead | None]
     settles: str
     digits: int = 1
+    stated: tuple[str, str, Verdict] | None = None
+
+    @property
+    def missing(self) -> int:
+        """Cells of the paper that were not run."""
+        return sum(one is None for one in self.leads)
 
     @property
     def found(self) -> list[Lead]:
@@ -92,10 +102,12 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict(self.found)
+        return self.stated[2] if self.stated else verdict(self.found, missing=self.missing)
 
     @property
     def paper(self) -> str:
+        if self.stated:
+            return self.stated[0]
         if not self.found:
             return ""
         known = [one.paper for one in self.found if one.paper is not None]
@@ -107,11 +119,14 @@ class Claim:
 
     @property
     def ours(self) -> str:
+        if self.stated:
+            return self.stated[1]
         if not self.found:
             return "not run"
         runs = {one.runs for one in self.found}
         count = f"{min(runs)}" if len(runs) == 1 else f"{min(runs)} to {max(runs)}"
-        seeds = f" ({count} run{'s' if max(runs) > 1 else ''})"
+        cells = f"; {self.missing} of {len(self.leads)} cells not run" if self.missing else ""
+        seeds = f" ({count} run{'s' if max(runs) > 1 else ''}{cells})"
         if len(self.found) > _LISTED:
             ahead, level = sum(one.sure for one in self.found), sum(one.level for one in self.found)
             span = self._span([one.mean for one in self.found])

@@ -53,5 +53,11 @@ def test_cells_in_which_the_paper_is_behind_do_not_count() -> None:
     claim = Claim(
         "page", "Table 1", "a is ahead", [Lead(-1.0, -2.0, 0.1, 3), Lead(1.0, 2.0, 0.1, 3), None], ""
     )
-    assert claim.verdict == "repeats"
-    assert (claim.paper, claim.ours) == ("+1.0", "+2.0 ± 0.1 (3 runs)")
+    assert claim.verdict == "repeats in part"  # a cell was not run
+    assert (claim.paper, claim.ours) == ("+1.0", "+2.0 ± 0.1 (3 runs; 1 of 3 cells not run)")
+
+
+def test_one_run_or_a_missing_cell_repeats_in_part_at_most() -> None:
+    once, often = Lead(1.0, 2.0, 0.4, 1), Lead(1.0, 2.0, 0.4, 2)
+    assert verdict([often, once]) == verdict([often], missing=1) == "repeats in part"
+    assert verdict([often, often]) == "repeats"
