@@ -1,7 +1,7 @@
 """python -m experiments.coupling_table3.accounting: Table 6 and Figure 5 of the Coupling paper.
 
-Both are accounting alone. Table 6: σ is what the paper's B, number of epochs and (ε, 1e-5) ask for, by PLD for
-Poisson batches. With that σ, ε at δ = n_priv^-1.1 is stated twice: by PLD, and by the paper's accountant, the
+Both are accounting alone. Table 6: σ is what the paper's B, number of epochs and (ε, 1e-5) ask for, by PLD
+for Poisson batches. With that σ, ε at δ = n_priv^-1.1 is stated twice: by PLD, and by its own accountant, the
 central limit theorem of Gaussian differential privacy (its equation 2). Figure 5: σ for (ε, n_priv^-1.1).
 Writes accounting.csv here; a few seconds of one core.
 """
