@@ -92,3 +92,11 @@ def percent_up(share: float) -> str:
     rounded = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
     text = f"{rounded:f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text}\u202f%"
+
+
+EVEN = "50\u00a0:\u00a050"  # what an attacker starts at
+
+
+def right_in(share: float) -> str:
+    """How often an attacker is right; a bound that rounds to 100 % is none."""
+    return "may be right every time" if share > 0.999 else f"is right at most {percent_up(share)} of the time"

@@ -38,7 +38,7 @@ def test_two_tables_to_a_folder(run: Any) -> None:
     ):  # fmt: skip
         assert words in outcome.words, outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
-    assert "nothing was declared for a reviewer" in outcome.words
+    assert "nothing was declared for a reviewer (--facts): title, purpose" in outcome.words
     assert "helped not known: this fit was not compared with public records alone" in outcome.words
     assert sorted(os.listdir("model")) == [
         "model.json", "privacy.json", "report.html", "weights.safetensors",
@@ -89,14 +89,21 @@ def test_a_dry_run_says_what_would_be_charged_and_charges_nothing(run: Any) -> N
     before = Path("b.ledger").read_bytes()
     outcome = run(*FIT, "--ledger", "b.ledger", "--dry-run")
     assert (outcome.code, outcome.err) == (0, "")
-    for words in ("target sick: classification", "300 records in private.csv", "age", "n·δ = 0.0003",
-                  "ε = 1 at δ = 1e-06, add-or-remove-one", "it would be admitted"):  # fmt: skip
+    for words in ("target sick: classification", "300 records in private.csv", "age",
+                  "n·δ = 0.0003 of 300 records", "ε = 1 at δ = 1e-06, add-or-remove-one",
+                  "it would be admitted"):  # fmt: skip
         assert words in outcome.words, outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
     assert not Path("model").exists() and Path("b.ledger").read_bytes() == before
     over = run(*FIT, "--epsilon", "2", "--ledger", "b.ledger", "--dry-run")
-    over.is_one_line_error(3, "epsilon=2", "Try --epsilon 1.5")
+    assert over.code == 3 and "it would be refused" in over.words and "plan" in over.out
+    assert "Try --epsilon 1.5" in over.err and len(over.err.splitlines()) == 1
     assert book.charges("patients") == []
+    Path("facts.toml").write_text("records_per_person = 5\n")
+    person = run(*FIT[:-2], "--dry-run", "--facts", "facts.toml")  # no --out
+    assert person.code == 0 and "per person (at most 5 records): ε = " in person.words
+    assert "on average at most n·δ" in person.words and "of at most 300 people" in person.words
+    run(*FIT[:-2]).is_one_line_error(2, "--out is missing")
     wrong = run(*FIT[:4], "--target", "nothing", *FIT[6:], "--dry-run")
     wrong.is_one_line_error(2, "nothing")
 

@@ -154,7 +154,7 @@ def test_a_report_is_one_file_and_its_card(tmp_path: Path) -> None:
 
 def test_repr_says_budget_relation_method_and_what_was_spent() -> None:
     assert repr(PrivateClassifier(epsilon=0.5)) == (
-        "PrivateClassifier(epsilon=0.5) [ε = 0.5, δ = min(1e-5, n^-1.1), the default relation, auto: "
+        "PrivateClassifier(epsilon=0.5) [ε = 0.5, δ = min(1e-5, 1/(100·n)), the default relation, auto: "
         "nothing spent yet]"
     )
     configured = PrivateRegressor(rsgd_ar(epochs=3), epsilon=2.0, delta=1e-6, relation="replace-one")

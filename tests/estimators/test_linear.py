@@ -48,7 +48,7 @@ def test_classifier_learns_and_states_its_guarantee(method: str) -> None:
     assert model.coef_.shape == (1, 5) and model.intercept_.shape == (1,)
     assert model.classes_.tolist() == ["no", "yes"]
     told = model.privacy_
-    assert told.epsilon <= 1 + 1e-6 and told.delta == 1e-5 and told.method == method
+    assert told.epsilon <= 1 + 1e-6 and told.delta == 0.01 / 1500 and told.method == method
     spent = accountants.epsilon(told.plan, delta=told.delta, relation=told.relation)
     assert told.epsilon == pytest.approx(spent)
     assert json.loads(json.dumps(told.to_dict()))["details"]["private_records"] == 1500
@@ -151,10 +151,10 @@ def test_prediction_clips_as_training_does() -> None:
 
 
 def test_default_delta_and_its_warning() -> None:
-    assert classifier().fit(X, Y).privacy_.delta == 1e-5
+    assert classifier().fit(X[:900], Y[:900]).privacy_.delta == 1e-5
     kind = classifier(bounds=(np.full(1, -1), np.full(1, 1)))
     big = np.zeros((200_000, 1), dtype=np.float32)
-    assert kind.fit(big, np.repeat("no", 200_000)).privacy_.delta == pytest.approx(200_000**-1.1)
+    assert kind.fit(big, np.repeat("no", 200_000)).privacy_.delta == pytest.approx(0.01 / 200_000)
     with pytest.warns(PrivacyWarning, match="1/n"):
         classifier(delta=1 / 1500).fit(X, Y)
 

@@ -47,18 +47,20 @@ def test_page_one_is_true_at_every_epsilon(epsilon: float) -> None:
     assert mu is not None
     right = 100 * norm.cdf(mu / 2)
     if epsilon > 30:
-        assert "(50 : 50), may guess right every time" in words and right > 99.9
+        assert "50 : 50 may be right every time (50 % without the model)" in words and right > 99.9
     else:
-        (shown,) = re.findall(r"\(50 : 50\), guesses right in at most ([\d.]+) % of cases", words)
+        (shown,) = set(re.findall(r"50 : 50 is right at most ([\d.]+) % of the time", words))
         assert right <= float(shown) <= right + 0.1 + 1e-9
     if epsilon < 30:
-        assert f"is at most {times_as_likely(one.epsilon)} that" in words
+        assert (
+            f"is at most {times_as_likely(one.epsilon)} its probability if another takes its place" in words
+        )
     else:
-        assert "a number of 44 digits only: that is no limit in practice" in words
+        assert "only by a number of 44 digits, which is no protection in practice" in words
     assert ("protects little" in words) == ("protects little" in " ".join(alarms(one))) == (epsilon >= 10)
     n = one.data["private_records"]
-    (people,) = re.findall(r"Of (\d+) records, that is at most n·δ = ([\d.]+) ", words)
-    assert int(people[0]) == n and n * one.delta <= float(people[1]) <= n * one.delta * 1.06
+    (told,) = re.findall(r"on average n·δ = ([\d.]+) of (\d+) records", words)
+    assert int(told[1]) == n and n * one.delta <= float(told[0]) <= n * one.delta * 1.06
 
 
 @pytest.mark.parametrize(
@@ -88,6 +90,8 @@ def test_the_headline_is_for_a_person() -> None:
     assert right_guesses(one, who) == pytest.approx(norm.cdf(2.5 * mu))
     assert "per record" in guarantee(plain).headline
     assert "per person" in guarantee(gaussian_card(1.0, records_per_person=1)).headline
+    assert "record " not in " ".join(guarantee(one).sentences)
+    assert "at most n·δ = 0.00074 of at most 740 people" in " ".join(guarantee(one).sentences)
     by_column = with_statement(plain, unit="patient_id")
     assert "per person" in guarantee(by_column).headline and protected(by_column).records == 1
 
@@ -114,7 +118,7 @@ def test_the_lifetime_budget_and_what_all_of_it_would_allow() -> None:
         assert 0 <= side * (value - total[key]) < 1.01e-3, key
     assert "do not add up" in text  # 1.1 + 2.2 is not 3
     e, delta = math.exp(3.0), 1e-5
-    (bound,) = re.findall(r"right in at most ([\d.]+) % of cases", text)
+    (bound,) = re.findall(r"right at most ([\d.]+) % of the time", text)
     right = 50 * (1 + (e - 1 + 2 * delta) / (e + 1))
     assert right <= float(bound) <= right + 0.11 and right_at_most(3.0, delta) == pytest.approx(right / 100)
     assert "in no ledger" in " ".join(lifetime(card("dp_sgd")))

@@ -169,7 +169,7 @@ def test_the_promise_is_said_in_words_and_in_symbols() -> None:
     assert "Pr[M(D) ∈ S] ≤ eε · Pr[M(D′) ∈ S] + δ" in page.words
     assert (
         "one record replaced by any other" in page.words
-        and "with the record is at most 2.72 times that with any other instead, plus 10−5" in page.words
+        and "is at most 2.72 times its probability if another takes its place, plus 10−5" in page.words
     )
     for not_covered in ("several records", "The public records", "Side channels"):
         assert not_covered in page.words
@@ -208,7 +208,7 @@ def test_large_epsilons_do_not_sound_safe() -> None:
     cost = accountants.epsilon(events.gaussian(0.2), delta=1e-5, relation="replace-one")
     one = with_statement(card("output_perturbation"), epsilon=cost, events=[event])
     words = Page(html(one)).words
-    assert "guesses right in at most 99.4 % of cases; without the model in 50 %" in words
+    assert "starts at 50 : 50 is right at most 99.4 % of the time (50 % without the model)" in words
     assert "protects little" in words and "almost" not in words
 
 

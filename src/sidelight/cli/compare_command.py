@@ -65,7 +65,7 @@ def names(text: str) -> tuple[str, ...]:
     "--score", type=click.Choice(SCORES), metavar="SCORE",
     help=f"Show this score, on real and on synthetic rows: {', '.join(SCORES)}.",
 )  # fmt: skip
-@click.option("--delta", type=terminal.DELTA, metavar="δ", help="Default: min(1e-5, rows^-1.1).")
+@click.option("--delta", type=terminal.DELTA, metavar="δ", help="Default: min(1e-5, 1/(100·rows)).")
 @click.option(
     "--relation",
     type=terminal.relation,

@@ -58,9 +58,9 @@ TRUST = click.option(
 @click.option("--public", type=FILE, metavar="TABLE", help="Public records with the same columns.")
 @click.option("--target", metavar="COLUMN", help="What to predict.")
 @click.option("--epsilon", type=terminal.EPSILON, required=True, metavar="ε", help="The budget of this fit.")
-@click.option("--out", type=FILE, required=True, metavar="FOLDER", help="A new folder for the model.")
+@click.option("--out", type=FILE, metavar="FOLDER", help="A new folder for the model.")
 @click.option(
-    "--delta", type=terminal.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, n^-1.1)."
+    "--delta", type=terminal.DELTA, metavar="δ", help="Default: the ledger's, or min(1e-5, 1/(100·n))."
 )
 @click.option(
     "--relation",
@@ -169,7 +169,11 @@ def command(**given: Any) -> None:
 
 def _run(given: Json) -> None:
     out, overwrite, as_json = given.pop("out"), given.pop("overwrite"), given.pop("as_json")
-    check_output_folder(out, sign=MODEL, overwrite=overwrite)  # before a second of imports
+    dry = given.pop("dry_run")
+    if out is not None:
+        check_output_folder(out, sign=MODEL, overwrite=overwrite)  # before a second of imports
+    elif not dry:
+        raise InputError("--out is missing: name a new folder for the model")
 
     from sidelight.observers import FitProgress
     from sidelight.report.facts import read_facts
@@ -187,8 +191,8 @@ def _run(given: Json) -> None:
             f"{file}: public_is_public is false, so {given['public']} must not be used as public. "
             "Nothing was charged"
         )
-    if given.pop("dry_run"):
-        click.echo(_dry_run(given, seed))
+    if dry:
+        _dry_run(given, seed, facts or {})
         return
     progress = FitProgress(ledger=given["ledger"])
     runs = _runs(given["ledger"])
@@ -208,8 +212,8 @@ def _run(given: Json) -> None:
         click.echo(fit_summary(model, out))
 
 
-def _dry_run(given: Json, seed: int | None) -> str:
-    """The plan of this fit, which ends where the charge would be."""
+def _dry_run(given: Json, seed: int | None, facts: Json) -> None:
+    """Print the plan of this fit, which ends where the charge would be; then what refuses it, if anything."""
     from sidelight.cli.fit_summary import plan_summary
     from sidelight.privacy.observer import Observer, PlanOnly
     from sidelight.tables import fit_tables
@@ -220,7 +224,11 @@ def _dry_run(given: Json, seed: int | None) -> str:
     try:
         fit_tables(**given, random_state=seed, observers=[_Stop()])
     except PlanOnly as stopped:
-        return plan_summary(stopped.contract, given, _schema_of(given))
+        refused = stopped.refusal is not None
+        click.echo(plan_summary(stopped.contract, given, _schema_of(given), facts, refused=refused))
+        if stopped.refusal is not None:
+            raise stopped.refusal from None
+        return
     raise SidelightError("a dry run did not stop")  # every fit begins with a contract
 
 

@@ -84,7 +84,7 @@ def _guarantee(statement: PrivacyStatement) -> str:
 
 def _in_people(card: Card) -> list[str]:
     """ε of a person with several records, and n·δ."""
-    from sidelight.report.guarantee import people, protected
+    from sidelight.report.guarantee import delta_allows, protected
 
     who, lines = protected(card), []
     if not 0 < card.epsilon < float("inf"):
@@ -92,11 +92,8 @@ def _in_people(card: Card) -> list[str]:
     if who.records > 1:
         epsilon, delta = plain_up(who.epsilon, 4), plain_up(who.delta, 3)
         lines.append(f"per person (at most {who.records} records): ε = {epsilon}, δ = {delta}")
-    if (found := people(card, who.delta)) is not None:
-        lines.append(
-            f"n·δ = {plain_up(found[1], 2)}: of {found[0]:,}, that many could be published and satisfy δ"
-        )
-    return lines
+    allowed = delta_allows(card)
+    return lines if allowed is None else [*lines, f"δ allows {allowed}"]
 
 
 def _gain_lines(card: Card) -> list[str]:
@@ -117,9 +114,7 @@ def _undeclared(card: Card) -> list[str]:
 
     names = undeclared(card.facts)
     if not card.facts:
-        return [
-            f"nothing was declared for a reviewer: the report lists {len(names)} facts that --facts takes"
-        ]
+        return [f"nothing was declared for a reviewer (--facts): {', '.join(names)}"]
     return [f"still open for a reviewer: {', '.join(names)}"] if names else []
 
 
@@ -140,12 +135,14 @@ def _method(statement: PrivacyStatement) -> str:
 # before anything is charged
 
 
-def plan_summary(contract: Contract, given: Json, schema: Schema) -> str:
+def plan_summary(
+    contract: Contract, given: Json, schema: Schema, facts: Json, *, refused: bool = False
+) -> str:
     """What a fit with these options would read, release and charge."""
     from sidelight.data.schema import column_lines
     from sidelight.privacy import events
 
-    details, payer = contract.details, contract.payer
+    details = contract.details
     chosen = details.get("chosen")
     method = (
         contract.method
@@ -153,10 +150,6 @@ def plan_summary(contract: Contract, given: Json, schema: Schema) -> str:
         else f"{contract.method}, which would choose {chosen}"
     )
     counted = "records" if contract.unit == "record" else f"persons (by {contract.unit})"
-    paid = "no ledger: this charge is not recorded"
-    if payer is not None:
-        left = plain_down(payer.ledger.remaining(payer.dataset), 4)
-        paid = f"dataset {payer.dataset}, which has ε = {left} left for one run: it would be admitted"
     groups = {
         "dry run": ["nothing is charged, and no private value is read"],
         "target": [f"{schema.target.name}: {schema.target.task}"],
@@ -169,11 +162,29 @@ def plan_summary(contract: Contract, given: Json, schema: Schema) -> str:
         "ignored": ignored_columns(schema),
         "method": [method, *map(str, details.get("reasons", ()))],  # type: ignore[call-overload]
         "plan": [events.describe(contract.event)],
-        "charge": [
-            f"ε = {plain_up(contract.cost, 4)} at δ = {plain_up(contract.delta, 3)}, {contract.relation}",
-            f"n·δ = {plain_up(contract.n * contract.delta, 2)}",
-            paid,
-        ],
-        "next": ["the same command without --dry-run"],
+        "charge": _charge_lines(contract, facts, refused=refused),
+        "next": [] if refused else ["the same command with --out FOLDER, without --dry-run"],
     }
     return "\n".join(line for head, lines in groups.items() for line in folded(head, lines))
+
+
+def _charge_lines(contract: Contract, facts: Json, *, refused: bool) -> list[str]:
+    """What the plan costs a record and a person, what its δ allows, and who pays."""
+    from sidelight.report.guarantee import for_group, what_delta_allows
+
+    epsilon, delta, n = contract.cost, contract.delta, contract.n
+    lines = [f"ε = {plain_up(epsilon, 4)} at δ = {plain_up(delta, 3)}, {contract.relation}"]
+    most = facts.get("records_per_person", 1) if contract.unit == "record" else 1
+    if most > 1 and 0 < epsilon < float("inf"):
+        epsilon, delta = for_group(contract.event, epsilon, delta, most)
+        cost = f"ε = {plain_up(epsilon, 4)} at δ = {plain_up(delta, 3)}"
+        lines.append(f"per person (at most {most} records): {cost}")
+    person = contract.unit != "record" or "records_per_person" in facts
+    if 0 < epsilon < float("inf"):
+        lines.append(f"δ allows {what_delta_allows(n, delta, person=person, records=most)}")
+    payer = contract.payer
+    if payer is None:
+        return [*lines, "no ledger: this charge is not recorded"]
+    left = plain_down(payer.ledger.remaining(payer.dataset), 4)
+    verdict = "refused" if refused else "admitted"
+    return [*lines, f"dataset {payer.dataset} has ε = {left} left for one run: it would be {verdict}"]

@@ -11,7 +11,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError, listed, nearest
 from sidelight.files import missing
-from sidelight.numbers import percent_up, plain_down, plain_up
+from sidelight.numbers import EVEN, plain_down, plain_up, right_in
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -114,14 +114,11 @@ def init(
         )
     )
     share = (1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2
-    right = (
-        f"is right in at most {percent_up(share)}" if share < 0.999 else "may be right in over 99.9\u202f%"
-    )
     asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
     click.echo(
         terminal.fold(
-            "once all of it is spent, an attacker who knows every other record, starts at 50 : 50 and "
-            f"guesses {asked} was used {right} of cases"
+            f"once all of it is spent, an attacker who knows every other record, starts at {EVEN} and "
+            f"guesses {asked} was used {right_in(share)}"
         )
     )
     warn_of_epsilon(epsilon)

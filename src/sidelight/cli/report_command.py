@@ -10,7 +10,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.errors import InputError
 from sidelight.files import missing, write_bytes
-from sidelight.numbers import plain_up
+from sidelight.numbers import EVEN, plain_up, right_in
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -158,7 +158,7 @@ def _summary(card: Card, report: Path) -> Json:
 def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     from sidelight.privacy import events
     from sidelight.report.facts import undeclared
-    from sidelight.report.guarantee import alarms, people, protected
+    from sidelight.report.guarantee import alarms, delta_allows, private_units, protected, right_guesses
 
     facts: Json = {
         "title": card.title,
@@ -181,8 +181,10 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     who = protected(card)
     if promise.kind == "private" and who.whose == "person":
         facts |= {"epsilon_per_person": who.epsilon, "delta_per_person": who.delta}
-    if promise.kind == "private" and (found := people(card, who.delta)) is not None:
-        facts["n_delta"] = found[1]
+    if promise.kind == "private" and (n := private_units(card)) is not None:
+        facts |= {"n_delta": n * who.delta, "delta_allows": delta_allows(card)}
+    if promise.kind == "private" and (right := right_guesses(card, who)) is not None:
+        facts |= {"right_guesses": right}
     if attack is not None:
         rates = (0.001, 0.01, 0.1)
         powers = {f"{rate:g}": float(attack.power(rate)) for rate in rates}
@@ -216,13 +218,16 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
     if "epsilon_per_person" in summary:
         epsilon, delta = (plain_up(summary[f"{name}_per_person"], 4) for name in ("epsilon", "delta"))
         lines.append(("per person", f"ε = {epsilon} at δ = {delta}"))
-    if "n_delta" in summary:
-        lines.append(("n·δ", f"{plain_up(summary['n_delta'], 2)} people could be published, and satisfy δ"))
+    if summary.get("delta_allows"):
+        lines.append(("δ allows", summary["delta_allows"]))
     lines.append(("charged", summary["charged"]))
+    if "right_guesses" in summary:
+        lines.append(("attacker", f"who starts at {EVEN} {right_in(summary['right_guesses'])}"))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
-        attack = f"at 1 % false positives, at most {plain_up(100 * power, 3)} % true positives"
-        lines.append(("attacker", f"{attack}; advantage at most {plain_up(summary['advantage'], 3)}"))
+        attack = f"at 1\u202f% false positives, at most {plain_up(100 * power, 3)}\u202f% true positives"
+        what = "on one record" if "epsilon_per_person" in summary else "curve"
+        lines.append((what, f"{attack}; advantage at most {plain_up(summary['advantage'], 3)}"))
     if summary["files_changed"]:
         lines.append(("files", f"{', '.join(summary['files_changed'])}: CHANGED since the card was written"))
     if summary["audits_failed"]:

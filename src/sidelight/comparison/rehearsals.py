@@ -147,7 +147,7 @@ def compare(
         public: a frame, or the path of a CSV, TSV or Parquet file.
         rows: how many records the private table has.
         epsilon: the budgets to try.
-        delta: None uses min(1e-5, rows^−1.1), as a fit does.
+        delta: None uses min(1e-5, 1/(100·rows)), as a fit does.
         relation: None uses add-or-remove-one, and replace-one for methods proved only for that. A method that
             does not support the relation is left out, with its reason.
         schema, task, ignore, types: what the columns are, as for `fit_tables`.

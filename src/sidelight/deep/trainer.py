@@ -130,7 +130,7 @@ class Trainer:
         method: a recipe (dope_sgd(), …), only_public(), non_private(), or a name. "auto" is DP-SGD from
             a warm start on the public records, with batch, steps and step size by rules of public numbers
             (`network_auto`), except for what is given here.
-        delta: None takes the ledger's, and without a ledger min(1e-5, n^-1.1).
+        delta: None takes the ledger's, and without a ledger min(1e-5, 1/(100·n)).
         expected_batch_size: B; every record joins a step with probability B/n. None: the method's; where it
             has none an eighth of the records, and all if they are few.
         steps, epochs: at most one of them; an epoch is n/B steps. Neither: the method's, or else 20 epochs,

@@ -47,7 +47,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         method: a name, or a configured method such as `rsgd_ar(epochs=5)`. Its parameters are reached as
             `method__name`. "auto" chooses by public quantities alone.
         epsilon: the budget of one fit.
-        delta: None takes min(1e-5, n^−1.1).
+        delta: None takes min(1e-5, 1/(100·n)).
         relation: which datasets are neighbors; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
         loss: "logistic", "hinge", "huber" (huberized hinge), "square" or "softmax". None chooses: logistic

@@ -36,6 +36,7 @@ from sidelight.errors import (
     RelationError,
     fraction,
     positive,
+    spelled,
     users_line,
 )
 from sidelight.privacy import conversions, correlated, events, pld, selections
@@ -462,8 +463,8 @@ _BRACKET_ORDERS = (1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256, 512
 
 
 def default_delta(n: int) -> float:
-    """min(1e-5, n^−1.1): well below 1/n, at which publishing one record at random would satisfy it."""
-    return min(1e-5, math.pow(n, -1.1))
+    """min(1e-5, 1/(100·n)): of n records, δ allows 0.01 on average to be published (docs/officers.md)."""
+    return min(1e-5, 0.01 / n)
 
 
 def resolve_delta(delta: float | None, n: int) -> float:
@@ -472,9 +473,10 @@ def resolve_delta(delta: float | None, n: int) -> float:
         return default_delta(n)
     fraction("delta", delta)
     if delta >= 1 / n:
+        name = spelled("delta", "--delta")
         warnings.warn(
-            f"delta={delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n:,} private records: publishing "
-            "one of them at random would satisfy it. Choose a smaller delta, or None",
+            f"{name} = {delta:.3g} is at least 1/n = {1 / n:.3g}, for n = {n:,} private records: "
+            f"publishing one record at random would satisfy it. Pass a smaller {name} or omit it",
             PrivacyWarning,
             stacklevel=users_line(),
         )

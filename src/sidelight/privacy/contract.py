@@ -20,6 +20,7 @@ from sidelight.errors import (
     LedgerError,
     NotPrivateWarning,
     PrivacyConditionError,
+    SidelightError,
     listed,
     warn_charged,
 )
@@ -164,17 +165,21 @@ class Contract:
         for observer in self.observers:
             observer.on_plan()
         if any(observer.plan_only for observer in self.observers):
-            self._check_admitted()
-            raise PlanOnly(self)
+            raise PlanOnly(self, self._refusal())
         run = self._own_run() if self.payer is None else self._charge(self.payer)
         return run, self._observed(self._guarded(run))
 
-    def _check_admitted(self) -> None:
-        """Raise as the charge would; nothing is written."""
-        if self.payer is not None:
+    def _refusal(self) -> SidelightError | None:
+        """What the ledger would raise instead of charging this plan; nothing is written."""
+        if self.payer is None:
+            return None
+        try:
             self.payer.ledger.check_admitted(
                 self.payer.dataset, self.event, relation=self.relation, identity=self.payer.identity
             )
+        except SidelightError as refusal:
+            return refusal
+        return None
 
     def _observed(self, account: Account) -> Account:
         """Notify observers that the run begins, and of its releases."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from sidelight.errors import (
     InputError,
+    SidelightError,
     first_line,
     warn_charged,
 )
@@ -20,11 +21,14 @@ from sidelight.privacy.statement import PrivacyStatement
 
 
 class PlanOnly(BaseException):
-    """A run ends before its charge, as an observer asked for. No error, so that no handler takes it."""
+    """A run ends before its charge, as an observer asked for. No error, so that no handler takes it.
 
-    def __init__(self, contract: Any) -> None:
+    refusal: what the ledger would raise instead of charging this plan; None if it would admit it.
+    """
+
+    def __init__(self, contract: Any, refusal: SidelightError | None = None) -> None:
         super().__init__("only the plan was requested")
-        self.contract = contract
+        self.contract, self.refusal = contract, refusal
 
 
 class Observer:

@@ -12,7 +12,7 @@ import numpy as np
 
 from sidelight.arrays import Json
 from sidelight.errors import PrivacyWarning, users_line
-from sidelight.numbers import plain_up
+from sidelight.numbers import EVEN, plain_up
 from sidelight.privacy import events
 from sidelight.privacy.events import Event, Relation
 
@@ -129,8 +129,9 @@ def warn_of_epsilon(epsilon: float) -> bool:
     if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < WEAK_EPSILON:
         return False
     warnings.warn(
-        f"ε = {epsilon:.4g} protects little: by itself it allows an attacker who knows every other record "
-        "to be right about the remaining one in more than 99.99 % of cases (at ε = 1: 73 %)",
+        f"ε = {epsilon:.4g} protects little: an attacker who knows every other record and starts at "
+        f"{EVEN} may be right about the remaining one more than 99.99\u202f% of the time "
+        "(73\u202f% at ε = 1)",
         PrivacyWarning,
         stacklevel=users_line(),
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sidelight.arrays import Json
-from sidelight.numbers import count, down, up
+from sidelight.numbers import EVEN, count, down, right_in, up
 from sidelight.report.card import Card, number
 from sidelight.report.facts import FACTS, declared_text, undeclared
 from sidelight.report.gain import gain_over_public
-from sidelight.report.guarantee import EVEN, Kind, alarms, composed, protected, right_in, uses_public
+from sidelight.report.guarantee import Kind, alarms, composed, protected, uses_public
 from sidelight.report.tradeoff import right_at_most
 
 _WHO = ("purpose", "controller", "operator", "legal_basis", "data_subjects", "recipients")
@@ -98,9 +98,8 @@ def _whole_budget(card: Card, budget: float, delta: float) -> str:
             "privacy leaves no bound. Train per person, or register a smaller budget."
         )
     whole = "" if who.records == 1 else f" (per person ε = {up(epsilon)} at δ = {up(failing, 3)})"
-    return (
-        f"Once all of it is spent{whole}, an attacker at {EVEN} {right_in(right_at_most(epsilon, failing))}."
-    )
+    right = right_in(right_at_most(epsilon, failing))
+    return f"Once all of it is spent{whole}, an attacker who starts at {EVEN} {right}."
 
 
 def vouched_facts(card: Card) -> list[VouchedFact]:

@@ -13,7 +13,7 @@ from typing import Literal
 from scipy.special import ndtr
 
 from sidelight.methods.declare import DECLARATIONS
-from sidelight.numbers import count, percent_up, pretty, rounded, up
+from sidelight.numbers import EVEN, count, pretty, right_in, rounded, up
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.events import Event
 from sidelight.privacy.noise import SEED_ASSUMPTION
@@ -88,17 +88,22 @@ def changed(card: Card) -> str:
 
 
 def several(card: Card, k: int) -> tuple[float, float]:
-    """(ε, δ) for k records of one person.
+    """(ε, δ) for k records of one person."""
+    return for_group(card.plan, card.epsilon, card.delta, k)
+
+
+def for_group(plan: Event, epsilon: float, delta: float, k: int) -> tuple[float, float]:
+    """(ε, δ) for k records together, of a plan that is (ε, δ) for one.
 
     Of Gaussian releases with μ together, the Gaussian with k·μ at the same δ (Dong, Roth & Su 2022, Theorem
     2.14); of others (kε, δ·(e^(kε) − 1)/(e^ε − 1)), which holds for any (ε, δ).
     """
-    mu = accountants.gdp(card.plan)
+    mu = accountants.gdp(plan)
     if k == 1:
-        return card.epsilon, card.delta
-    if mu is not None and k * mu < _LARGEST_MU and card.delta > 0:
-        return conversions.gaussian_epsilon(card.delta, k * mu), card.delta
-    return composed(card.epsilon, card.delta, k)
+        return epsilon, delta
+    if mu is not None and k * mu < _LARGEST_MU and delta > 0:
+        return conversions.gaussian_epsilon(delta, k * mu), delta
+    return composed(epsilon, delta, k)
 
 
 _LARGEST_MU = 1e3
@@ -121,20 +126,31 @@ def right_guesses(card: Card, who: Protected) -> float | None:
     return right_at_most(who.epsilon, who.delta) if mu is None else float(ndtr(who.records * mu / 2))
 
 
-EVEN = "50\u00a0:\u00a050"
-
-
-def right_in(share: float) -> str:
-    """How often an attacker is right; a bound that rounds to 100 % is none."""
-    if share > 0.999:  # which rounds to 100 %
-        return "may guess right every time"
-    return f"guesses right in at most {percent_up(share)} of cases"
-
-
-def people(card: Card, delta: float) -> tuple[int, float] | None:
-    """n, and n·δ: how many of them the exception may befall on average; None if n is not known."""
+def private_units(card: Card) -> int | None:
+    """n: private records, or persons if the accounting counts these; None if nobody says."""
     n = number(card.data.get("private_records", card.statement["details"].get("private_records")))
-    return None if n is None or not 1 <= n < 1e15 else (int(n), n * delta)
+    return None if n is None or not 1 <= n < 1e15 else int(n)
+
+
+def what_delta_allows(n: int, delta: float, *, person: bool, records: int = 1) -> str:
+    """What δ would permit at worst, in the same words wherever it is stated.
+
+    records: how many of the n one person has at most; from 2 on, there are at most n people.
+    """
+    what, units = ("each person's records", "people") if person else ("each record", "records")
+    most = "at most " if records > 1 else ""
+    return (
+        f"publishing {what} outright with probability δ, on average {most}n·δ = {_decimals(n * delta)} "
+        f"of {most}{count(n)} {units}"
+    )
+
+
+def delta_allows(card: Card) -> str | None:
+    """The same of a card; None if δ is 0, or n is not known."""
+    who, n = protected(card), private_units(card)
+    if n is None or not who.delta:
+        return None
+    return what_delta_allows(n, who.delta, person=who.whose == "person", records=who.records)
 
 
 _READABLE = math.log(1e15)
@@ -155,14 +171,11 @@ def alarms(card: Card) -> list[str]:
     who, kind = protected(card), _kind(card, cost_of(card, card.plan))
     if kind == "private" and float(f"{who.epsilon:.2g}") >= WEAK_EPSILON:
         right = right_guesses(card, who)
-        share = "" if right is None else f": an attacker {right_in(right)}"
+        share = "" if right is None else f": an attacker who starts at {EVEN} {right_in(right)}"
         lines.append(f"ε = {up(who.epsilon)} per {who.whose} protects little{share}.")
-    found = people(card, who.delta)
-    if kind == "private" and found is not None and found[1] >= 1:
-        lines.append(
-            f"δ = {up(who.delta, 3)} is too large: n·δ = {up(found[1], 3)}. Publishing one record at random "
-            "would satisfy it."
-        )
+    n = private_units(card)
+    if kind == "private" and n is not None and n * who.delta >= 1:
+        lines.append(f"δ = {up(who.delta, 3)} is too large. It allows {delta_allows(card)}.")
     if card.facts.get("public_is_public") is False and uses_public(card):
         lines.append(f"The public records are {NOT_PUBLIC}.")
     if any(row.get("passed") is not True for row in card.audits):
@@ -217,27 +230,30 @@ def _said(card: Card, kind: Kind, cost: float | None, who: Protected) -> tuple[s
             "private records: ε = 0.",
         )
     headline = f"ε\u00a0=\u00a0{up(who.epsilon)} at δ\u00a0=\u00a0{up(who.delta, 3)} per {who.whose}"
-    return headline, (_likelihood(card, who), _attacker(card, who), *_exception(card, who))
+    return headline, (_likelihood(card, who), _attacker(card, who), *_exception(card))
 
 
 def _likelihood(card: Card, who: Protected) -> str:
     """The definition in words, with its numbers."""
-    held = {1: ""}.get(who.records, f" (at most {count(who.records)} records)")
-    one = f"any one {'private record' if who.whose == 'record' else f'person{held}'}"
+    held = "" if who.records == 1 else f" (at most {count(who.records)} records)"
+    one = "any one private record" if who.whose == "record" else f"any one person{held}"
     if card.unit not in ("record", "person"):
         one += f", which is all rows that share a value of {card.unit!r}"
-    whose = "the record" if who.whose == "record" else "that person's records"
-    other = f"without {whose}" if card.relation == "add-or-remove-one" else "with any other instead"
     if who.epsilon > _READABLE:
         digits = math.floor(who.epsilon / math.log(10)) + 1
         return (
-            f"Take {one}. How much more likely a result may be with {whose} than {other} is bounded by a "
-            f"number of {count(digits)} digits only: that is no limit in practice."
+            f"Take {one}. How much likelier a result may become is bounded only by a number of "
+            f"{count(digits)} digits, which is no protection in practice."
         )
+    if who.whose == "record":
+        used, it, other = "the record is used", "it is", "another takes its place"
+    else:
+        used, it, other = "that person's records are used", "they are", "others take their place"
+    without = f"{it} not" if card.relation == "add-or-remove-one" else other
     plus = f", plus {up(who.delta, 3)}" if who.delta else ""
     return (
-        f"Take {one}. For every set of results, the probability with {whose} is at most "
-        f"{times_as_likely(who.epsilon)} that {other}{plus}; and the other way round."
+        f"Take {one}. For any set of results, its probability if {used} is at most "
+        f"{times_as_likely(who.epsilon)} its probability if {without}{plus}, and vice versa."
     )
 
 
@@ -246,22 +262,14 @@ def _attacker(card: Card, who: Protected) -> str:
     if right is None:
         return "What that leaves to an attacker is not known: no accountant gives a curve for these events."
     return (
-        "An attacker who knows everybody else's records and holds the model, and to whom both cases are "
-        f"equally likely beforehand ({EVEN}), {right_in(right)}; without the model in 50\u202f%."
+        f"An attacker who has the model, knows everyone else's records and starts at {EVEN} "
+        f"{right_in(right)} (50\u202f% without the model)."
     )
 
 
-def _exception(card: Card, who: Protected) -> tuple[str, ...]:
-    """δ in people."""
-    found = people(card, who.delta)
-    if found is None or not who.delta:
-        return ()
-    n, expected = found
-    units = "records" if card.unit == "record" else "people"
-    return (
-        f"δ in {units}: publishing each record outright with probability δ would satisfy such a δ. Of "
-        f"{count(n)} {units}, that is at most n·δ = {_decimals(expected)} on average.",
-    )
+def _exception(card: Card) -> tuple[str, ...]:
+    allowed = delta_allows(card)
+    return () if allowed is None else (f"What δ allows: {allowed}.",)
 
 
 def _decimals(value: float) -> str:

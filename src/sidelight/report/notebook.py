@@ -28,7 +28,7 @@ def budget_words(
     if statement is None:
         return {
             "ε": _number(epsilon),
-            "δ": "min(1e-5, n^-1.1)" if delta is None else _number(delta),
+            "δ": "min(1e-5, 1/(100·n))" if delta is None else _number(delta),
             "relation": _DEFAULT if relation is None else str(relation),
             "method": str(method),
             "spent": "nothing yet",
