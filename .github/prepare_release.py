@@ -11,7 +11,8 @@ import re
 import sys
 from pathlib import Path
 
-PAGES = ("README.md", "docs/index.md", "docs/start.md")
+GUIDES = ("index", "start", "tables", "text", "networks", "language", "federated")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in GUIDES))
 # pip install '.[tables]' becomes pip install 'sidelight[tables]', and pip install -e . pip install sidelight.
 FROM_CLONE = re.compile(
     r"""pip install (?:-e |--editable )?(?P<quote>['"]?)\.(?P<extras>\[[\w,-]+\])?(?P=quote)(?![\w/.])"""

@@ -153,7 +153,7 @@ def _sheets(source: Source) -> dict[str, Array]:
     try:
         import PIL  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("these images need pillow: pip install 'sidelight[experiments]'") from error
+        raise MissingDependency("these images need pillow: pip install '.[experiments]'") from error
     parts: dict[str, Array] = {}
     for file, part in zip(source.packed, ("train", "test"), strict=True):
         frame = _frame(folder() / file)
@@ -171,7 +171,7 @@ def _needs_tables() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingDependency(
-            "tables need pandas and pyarrow: pip install 'sidelight[experiments]'"
+            "tables need pandas and pyarrow: pip install '.[experiments]'"
         ) from error
 
 
@@ -223,7 +223,7 @@ def _downloaded(name: str, origin: Origin, advice: str) -> bytes:
         import pooch
     except ImportError as error:
         raise MissingDependency(
-            f"a download needs pooch: pip install 'sidelight[experiments]'; or {advice}"
+            f"a download needs pooch: pip install '.[experiments]'; or {advice}"
         ) from error
     pooch.get_logger().setLevel("WARNING")  # it would print every checksum
     get = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=_SECONDS, headers=_HEADERS)

@@ -182,7 +182,7 @@ def packages() -> Any:
     except ImportError as error:
         raise MissingDependency(
             f"generated images need diffusers, and {error.name} is not installed: "
-            "pip install 'sidelight[experiments]'"
+            "pip install '.[experiments]'"
         ) from error
     return diffusers
 

@@ -6,6 +6,7 @@ It takes about ten seconds, reads no data and needs no network. The exit code is
 from __future__ import annotations
 
 import math
+import os
 import platform
 import sys
 import tempfile
@@ -191,4 +192,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+OTHERS = ("xpu", "mps", "mtia")  # accelerators of PyTorch that nobody has run these tests on
 SOURCE = Path(__file__).with_name("pretend.cpp")
 
 
@@ -54,6 +55,11 @@ def main() -> int:
         print("cuda")
         print(f"accelerator: {torch.cuda.get_device_name()}, PyTorch {torch.__version__}", file=sys.stderr)
         return 0
+    for name in OTHERS:
+        module = getattr(torch, name, None)
+        if module is not None and module.is_available():
+            print(f"{name} IS HERE, AND NOT SUPPORTED: only CUDA is tested.", file=sys.stderr)
+            return 1
     print("NO ACCELERATOR HERE: PyTorch finds no CUDA device. Nothing is measured.", file=sys.stderr)
     if shutil.which("c++") is None:
         print("Without a C++ compiler there is no stand-in either: nothing is tested.", file=sys.stderr)

@@ -70,7 +70,8 @@ def test_reports_and_tables_are_written_whole(shown: tuple[str, str, Path]) -> N
 def test_what_to_type_next_works(shown: tuple[str, str, Path]) -> None:
     out, _, folder = shown
     # By name, or by the place of an environment that is not active.
-    lines = [line.strip() for line in out.splitlines() if re.match(r"  (\S*/)?sidelight ", line)]
+    whole = re.sub(r" \\\n +", " ", out)
+    lines = [line.strip() for line in whole.splitlines() if re.match(r"  (\S*/)?sidelight ", line)]
     assert [line.split()[1] for line in lines] == [
         *("fit", "predict", "report", "compare", "schema", "methods", "audit")
     ]

@@ -231,7 +231,7 @@ def test_a_killed_fit_leaves_its_charge_and_no_folder(tables: Path) -> None:
 
 def test_without_pandas_it_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    run(*FIT).is_one_line_error(1, "pip install 'sidelight[tables]'")
+    run(*FIT).is_one_line_error(1, "pip install pandas pyarrow")
     assert not Path("model").exists()
 
 

@@ -17,8 +17,8 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_schema_to_edit(run: Any) -> None:
     outcome = run("schema", "public.csv", "--target", "sick", "--out", "s.json")
     assert outcome.code == 0 and outcome.err == ""
-    assert "classification of sick from 2 numbers and 1 categories; 0 columns ignored" in outcome.out
-    assert "--schema s.json" in outcome.out
+    assert "classification of sick from 2 numbers and 1 categories; 0 columns ignored" in outcome.words
+    assert "--schema s.json" in outcome.words
     text = Path("s.json").read_text()
     assert run("schema", "public.csv", "--target", "sick").out == text
     body = json.loads(text)

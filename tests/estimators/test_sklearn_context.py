@@ -174,4 +174,4 @@ def test_a_warning_in_a_script_points_at_the_script(tmp_path: Path) -> None:
         "fit(np.zeros((50, 2)), np.zeros(50))\n"
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert f"{script}:4: PrivacyWarning: delta=0.1 is at least 1/n" in done.stderr
+    assert f"{script}:4: PrivacyWarning: delta = 0.1 is at least 1/n" in done.stderr

@@ -340,7 +340,7 @@ def test_missing_packages_are_named_and_nothing_heavy_is_imported(home: Path) ->
         "    except MissingDependency as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.count("pip install 'sidelight[experiments]'") == 2
+    assert done.stdout.count("pip install '.[experiments]'") == 2
 
 
 @pytest.mark.skipif(not REAL, reason="SIDELIGHT_DATA names no folder of real datasets")

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.report.cards import fitted
@@ -40,3 +41,17 @@ def test_a_trainer_shows_its_budget_in_a_notebook() -> None:
     assert "Trainer(Linear)" in box and "nothing yet" in box and ">2</td>" in box
     trainer.privacy_ = fitted("ppsgd").privacy_
     assert "ε = 1" in trainer._repr_html_() and "ppsgd" in trainer._repr_html_()
+
+
+def test_a_table_model_shows_its_guarantee_and_links_to_its_report(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    from tests.tables.small import write_tables
+
+    from sidelight import fit_tables
+
+    write_tables(tmp_path)
+    model = fit_tables(tmp_path / "private.csv", tmp_path / "public.csv", target="sick", epsilon=1.0)
+    box = model._repr_html_()
+    assert "TableModel of sick" in box and "ε" in box and "<td" in box and "<a " not in box
+    model.save(tmp_path / "model")
+    assert f'href="{tmp_path}/model/report.html"' in model._repr_html_()

@@ -38,5 +38,5 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         from sidelight.errors import MissingDependency
 
-        raise MissingDependency("networks need PyTorch; pip install 'sidelight[torch]'") from error
+        raise MissingDependency("networks need PyTorch; pip install torch") from error
     return on_network

@@ -219,7 +219,7 @@ def _checked(frame: pd.DataFrame, rows: int, target: str | None) -> pd.DataFrame
     try:
         import pandas as pd
     except ImportError as error:
-        raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
+        raise MissingDependency("tables need pandas and pyarrow: pip install pandas pyarrow") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(f"synthesize needs a pandas DataFrame of public rows, not {type(frame).__name__}")
     whole("rows", rows, least=0)

@@ -285,19 +285,18 @@ def _next(screen: Console, out: Path) -> None:
     )
     public = f"--public {out}/public.csv --target label"
     command = _command()
-    lines = [
-        f"[bold]Written[/]  {out}/report.html, {out}/report-correlated.html: open them in a browser.",
-        f"[bold]Next[/], on the tables of problem 2 in {out}/:",
-        f"  {command} fit {out}/private.csv {public} --epsilon 1 --out {out}/model",
-        f"  {command} predict {out}/model {out}/new.csv --out {out}/predictions.csv",
-        f"  {command} report {out}/model",
-        f"  {command} compare {public} --rows 9950",
-        "Then, on your own:",
-        f"  {command} schema public.csv --target COLUMN --out schema.json",
-        f"  {command} methods",
-        f"  {command} audit --help",
-    ]
-    screen.print("\n".join(lines), soft_wrap=True)
+    on_tables = (
+        f"fit {out}/private.csv {public} --epsilon 1 --out {out}/model",
+        f"predict {out}/model {out}/new.csv --out {out}/predictions.csv",
+        f"report {out}/model",
+        f"compare {public} --rows 9950",
+    )
+    on_your_own = ("schema public.csv --target COLUMN --out schema.json", "methods", "audit --help")
+    screen.print(f"[bold]Written[/] in {out}/: report.html, report-correlated.html; open them in a browser.")
+    screen.print(f"[bold]Next[/], on the tables of problem 2 in {out}/:")
+    screen.print("\n".join(terminal.typed(f"{command} {one}") for one in on_tables), soft_wrap=True)
+    screen.print("Then, on your own:")
+    screen.print("\n".join(terminal.typed(f"{command} {one}") for one in on_your_own), soft_wrap=True)
 
 
 def _command() -> str:

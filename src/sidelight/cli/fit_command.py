@@ -353,7 +353,7 @@ def predict(
     if as_json:
         terminal.as_json({"predictions": str(out), "records": len(predictions), "target": target})
     else:
-        click.echo(f"wrote {len(predictions):,} predictions of {target} to {out}")
+        click.echo(terminal.fold(f"wrote {len(predictions):,} predictions of {target} to {out}"))
 
 
 def _predictions(model: TableModel, frame: pd.DataFrame, keep: tuple[str, ...], proba: bool) -> pd.DataFrame:
@@ -431,8 +431,9 @@ def schema(
         f" and {texts} texts or images" if texts else ""
     )
     ignored = f"{len(schema.ignored)} column{'' if len(schema.ignored) == 1 else 's'} ignored"
-    click.echo(f"wrote {out}: {schema.target.task} of {target} from {found}; {ignored}")
+    click.echo(terminal.fold(f"wrote {out}: {schema.target.task} of {target} from {found}; {ignored}"))
     for line in [*column_lines(schema), *(f"ignored {line}" for line in ignored_columns(schema))]:
         click.echo("\n".join(folded("", [line])))
     click.echo("next: edit it, then")
-    click.echo(f"  sidelight fit PRIVATE --public {public} \\\n      --schema {out} --epsilon 1 --out model")
+    fit = f"sidelight fit PRIVATE --public {public} --schema {out} --epsilon 1 --out model"
+    click.echo(terminal.typed(fit))

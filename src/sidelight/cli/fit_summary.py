@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidelight.cli import terminal
 from sidelight.errors import listed
 from sidelight.numbers import plain_down, plain_up
 
@@ -63,7 +64,7 @@ def fit_summary(model: TableModel, out: Path) -> str:
         "declare": _undeclared(card),
         "wrote": [f"{out}: model.json, weights.safetensors, privacy.json, report.html"],
         "next": [
-            f"sidelight predict {out} new.csv --out predictions.csv",
+            *terminal.typed(f"sidelight predict {out} new.csv --out predictions.csv", "").splitlines(),
             f"open {out / 'report.html'} in a browser",
         ],
     }

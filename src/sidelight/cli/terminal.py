@@ -54,6 +54,17 @@ def fold(text: str) -> str:
     return "\n".join(lines)
 
 
+def typed(command: str, indent: str = "  ") -> str:
+    """A command to type, over lines of at most 80 columns that a shell reads as one."""
+    lines = [indent]
+    for word in command.replace(" --", "\n--").split("\n"):
+        if len(lines[-1]) + len(word) > 78 and lines[-1].strip():
+            lines[-1] += "\\"
+            lines.append(f"{indent}    ")
+        lines[-1] += f"{word} "
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def console() -> Console:
     """A console that breaks no numbers: a pipe gets 80 columns, a terminal its own width."""
     import os
@@ -260,7 +271,8 @@ def grid(comparison: Comparison, *, width: int, sparks: bool = False, measure: s
     cells = 3 + len(f"{score_text(0.5, comparison.score)} – {score_text(0.5, comparison.score)}*")
     names = max(map(len, comparison.methods))
     taken = names + 3 + len(comparison.epsilons) * cells
-    bare, sparks = taken > width, sparks and taken + 12 <= width  # first the bars go, then the errors
+    many = len(comparison.epsilons) > 1  # one bar compares nothing
+    bare, sparks = taken > width, sparks and many and taken + 12 <= width  # bars go first, then the errors
     heads = [f"ε = {epsilon:g}" for epsilon in comparison.epsilons]
     rows = table("method", *heads, *(["over ε"] if sparks else []), numbers=tuple(heads))
     for column in rows.columns:

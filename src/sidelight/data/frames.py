@@ -102,9 +102,7 @@ def _narwhals() -> ModuleType:
     try:
         import narwhals
     except ImportError as error:
-        raise MissingDependency(
-            "frames other than pandas' need narwhals: pip install 'sidelight[tables]'"
-        ) from error
+        raise MissingDependency("frames other than pandas' need narwhals: pip install narwhals") from error
     return narwhals
 
 

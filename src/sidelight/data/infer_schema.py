@@ -61,7 +61,7 @@ from sidelight.data.schema import (
     first_digits,
 )
 from sidelight.data.values import TRUTHS, as_number, as_text, as_truth
-from sidelight.errors import InputError, listed, spelled
+from sidelight.errors import InputError, listed, nearest, spelled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,11 +89,8 @@ def learn(
     declared = _declared_target(target, task, classes, target_bounds)
     if target not in names and declared is None:
         near = difflib.get_close_matches(target, names, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(names, most=8)}"
-        raise InputError(
-            f"the public table has no column {target!r} to predict; {hint} If its rows have no labels, say "
-            "what the labels are: classes=[...] or target_bounds=(low, high), or a schema file"
-        )
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {listed(names, most=8)}."
+        raise InputError(f"the public table has no column {target!r} to predict; {hint}{_say_labels()}")
     kinds = {**(types or {}), **dict.fromkeys(ignore, "ignore")}
     if unknown := [name for name in kinds if name not in names]:
         what = "ignore" if unknown[0] in ignore else f"read as {kinds[unknown[0]]}"
@@ -104,6 +101,11 @@ def learn(
         raise InputError(f"{target!r} is the target and cannot be {what}")
     columns = learn_columns(frame.drop(columns=target, errors="ignore"), kinds)
     return Schema(declared or _target(frame[target], target, task), columns, LEARNED)
+
+
+def _say_labels() -> str:
+    ways = spelled("classes=[...], target_bounds=(low, high) or a schema file", "a schema file (--schema)")
+    return f" If public rows have no labels, declare the labels by {ways}"
 
 
 def _declared_target(
@@ -196,10 +198,7 @@ def _target(values: pd.Series, name: str, task: TaskName | None) -> TargetColumn
     """Of the rows that have one."""
     values = values[np.array([text is not None for text in as_text(values)], dtype=bool)]
     if not len(values):
-        raise InputError(
-            f"no row of the public table has a {name!r}: say what its labels are, with classes=[...], "
-            "target_bounds=(low, high) or a schema file"
-        )
+        raise InputError(f"no row of the public table has a {name!r}.{_say_labels()}")
     texts, numbers = as_text(values), as_number(values)
     numeric = not np.isnan(numbers).any() and not set(texts) <= {"False", "True"}
     distinct = len(np.unique(numbers)) if numeric else len(set(texts))
@@ -331,8 +330,10 @@ def _recognize_as(values: pd.Series, name: str, kind: str) -> Column:
             return encoded_column(encoded, {"encoder": kind.partition(":")[2]}, f"column {name!r}")
     if kind == "date" or kind in FORMATS:
         return _date_as(values[there], name, kind)
+    near = nearest(kind, (*KINDS, *FORMATS))
     raise InputError(
-        f"column {name!r} cannot be {kind!r}; expected {', '.join(KINDS)} or {', '.join(FORMATS)}"
+        f"column {name!r} cannot be {kind!r}."
+        + (near or f" Types are {', '.join(KINDS)} or {', '.join(FORMATS)}")
     )
 
 

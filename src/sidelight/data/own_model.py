@@ -405,7 +405,7 @@ def _skops() -> Any:
         import skops.io
     except ImportError as error:
         raise MissingDependency(
-            "a folder that holds your public_model needs skops: pip install 'sidelight[skops]'"
+            "a folder that holds your public_model needs skops: pip install skops"
         ) from error
     return skops.io
 

@@ -152,7 +152,7 @@ def _ray() -> ModuleType:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise MissingDependency("engine='ray' needs Ray: pip install 'sidelight[ray,tables]'") from error
+        raise MissingDependency("engine='ray' needs Ray: pip install ray pandas pyarrow") from error
 
 
 @contextmanager

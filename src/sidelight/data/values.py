@@ -60,7 +60,7 @@ def pandas() -> ModuleType:
         import pandas as pd
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("tables need pandas and pyarrow: pip install 'sidelight[tables]'") from error
+        raise MissingDependency("tables need pandas and pyarrow: pip install pandas pyarrow") from error
     found: ModuleType = pd
     return found
 

@@ -4,7 +4,7 @@
     trainer.fit(private, public)
 
 `PrivateStep` is one private step for a loop of one's own. Methods are those of the linear models: the same
-files, the same one step. Needs the extra `sidelight[torch]`.
+files, the same one step. Needs the extra [torch].
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise MissingDependency(
         f"networks need PyTorch and safetensors, and {error.name} is not installed: "
-        "pip install 'sidelight[torch]'"
+        "pip install torch safetensors"
     ) from error
 
 from sidelight.deep.batch_norm import replace_batch_norm

@@ -6,8 +6,8 @@
     model = PrivateClassifier(epsilon=2, bounds=(-1, 1), center="zero", fit_intercept=False)
     model.fit(features.transform(images), y, X_public=features.transform(public_images), y_public=y_public)
 
-`PatchFeatures` needs the extra `sidelight[torch]`; `TransformerEncoder`, `StaticEncoder` and `tune_encoder`
-need `sidelight[text]`.
+`PatchFeatures` needs the extra [torch]; `TransformerEncoder`, `StaticEncoder` and `tune_encoder`
+need [text].
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise MissingDependency("features of images need PyTorch; pip install 'sidelight[torch]'") from error
+        raise MissingDependency("features of images need PyTorch; pip install torch") from error
     return value
 
 

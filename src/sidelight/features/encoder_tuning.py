@@ -126,7 +126,7 @@ def _opened(source: Path, name: str, max_tokens: int, seed: int) -> TransformerE
         import torch
     except ImportError:
         raise MissingDependency(
-            "to tune an encoder needs PyTorch and transformers: pip install 'sidelight[text]'"
+            "to tune an encoder needs PyTorch and transformers: pip install torch transformers"
         ) from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

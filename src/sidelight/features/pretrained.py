@@ -187,7 +187,7 @@ def _model(folder: Path, dtype: str) -> Any:
         from transformers import AutoModel
     except ImportError:
         raise MissingDependency(
-            "a transformer as encoder needs PyTorch and transformers: pip install 'sidelight[text]'"
+            "a transformer as encoder needs PyTorch and transformers: pip install torch transformers"
         ) from None
     try:
         with _quiet(), warnings.catch_warnings(action="ignore"):
@@ -218,7 +218,7 @@ def _tokenizer(content: bytes, path: str | os.PathLike[str], most: int) -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise MissingDependency("this encoder needs tokenizers: pip install 'sidelight[text]'") from None
+        raise MissingDependency("this encoder needs tokenizers: pip install tokenizers") from None
     try:
         found = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
     except Exception:  # the only type that tokenizers raises

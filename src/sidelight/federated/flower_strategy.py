@@ -1,4 +1,4 @@
-"""The Flower strategy, around `FederatedServer`. Needs the extra `sidelight[flower]`.
+"""The Flower strategy, around `FederatedServer`. Needs the extra [flower].
 
     strategy = SidelightStrategy(method=dope_sgd(clip_norm=1.0), epsilon=2.0, expected_cohort=200)
     result = strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=100)
@@ -31,7 +31,7 @@ try:
     from flwr.serverapp.strategy import Result, Strategy
 except ImportError as error:
     raise MissingDependency(
-        f"Flower is not installed ({error.name} is missing): pip install 'sidelight[flower]'"
+        f"Flower is not installed ({error.name} is missing): pip install 'flwr[simulation]'"
     ) from error
 
 if TYPE_CHECKING:

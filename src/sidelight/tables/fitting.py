@@ -40,7 +40,7 @@ from sidelight.estimators import PrivateClassifier, PrivateRegressor
 from sidelight.estimators.fit_records import SchemaRecords, persons_in
 from sidelight.estimators.frame_schemas import labeled_rows, own_model, table_facts
 from sidelight.estimators.linear import PrivateLinear, PublicPart
-from sidelight.estimators.model_folder import PUBLIC, Facts, load, save
+from sidelight.estimators.model_folder import PUBLIC, REPORT, Facts, load, save
 from sidelight.estimators.sklearn_context import warn_outside_fit
 from sidelight.familiar_words import knows_familiar_words
 from sidelight.methods.declare import as_method
@@ -80,6 +80,14 @@ class TableModel:
     estimator: PrivateLinear
     scores: Mapping[str, object] = field(default_factory=dict)
     data: Mapping[str, object] = field(default_factory=dict)
+    _report: str = field(default="", init=False, repr=False)  # where it was written last, for a notebook
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the guarantee, what the budget bought, and a link to the report."""
+        from sidelight.report.notebook import budget_box, budget_words
+
+        words = budget_words(self.privacy_, epsilon=None, delta=None, relation=None, method=None)
+        return budget_box(f"TableModel of {self.schema.target.name}", words, self.privacy_, self._report)
 
     @property
     def privacy_(self) -> PrivacyStatement:
@@ -127,6 +135,7 @@ class TableModel:
         """
         stored = self.estimator.to_stored(data=self.data, scores=self.scores)
         save(stored, folder, overwrite=overwrite, facts=facts)
+        self._report = os.path.join(folder, REPORT)
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], *, trusted: Sequence[str] = ()) -> TableModel:
