@@ -234,7 +234,12 @@ def test_a_ledger_is_charged_with_the_whole_run_once(tmp_path: Path):
 
 def test_a_report_says_what_was_released():
     text = html(card_of(fitted(BandedNoise(bands=4, sampled=True))))
-    assert "correlated Gaussian noise" in text and "turns" in text
+    assert "correlated Gaussian noise" in text and "turns" in text and "limit" not in text
+
+
+def test_a_report_says_that_batches_are_limited_and_what_that_adds():
+    text = html(card_of(fitted(BandedNoise(bands=4, sampled=True, largest_batch=70))))
+    assert "larger than a fixed limit" in text and "counted in δ" in text
 
 
 @pytest.mark.parametrize(

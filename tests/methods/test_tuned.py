@@ -2,8 +2,11 @@
 
 import math
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -13,6 +16,7 @@ from sidelight import PrivateClassifier, tune
 from sidelight.errors import BudgetExceeded, InputError, SidelightError
 from sidelight.methods import BandedNoise, dp_sgd, majority, ppsgd
 from sidelight.methods.leaf_boosting import WithLeaves
+from sidelight.methods.objective_perturbation import PerturbedObjective
 from sidelight.methods.tuned import Tuned
 from sidelight.observers import Callback
 from sidelight.privacy import accountants, events, selections
@@ -90,6 +94,45 @@ def test_the_number_of_runs_has_its_law_where_one_run_is_rare(shape, expected):
     counts = np.array([selections.draw_count(event, noise) for _ in range(1000)])
     spread = counts.std() / math.sqrt(len(counts))
     assert abs(counts.mean() - expected) < 5 * spread + 0.01 * expected
+
+
+@pytest.mark.parametrize("shape", [0.0, 5e-324, 1e-200, 1e-17, 3e-16, 1e-14, 1e-8, 1e-3, 1.0, 20.0])
+@pytest.mark.parametrize("gamma", [1e-6, 0.05, 0.5, 0.999])
+def test_the_law_is_that_of_many_digits(shape, gamma):
+    event = BestOf((events.gaussian(1.0),), shape, gamma)
+    with mp.workdps(700):  # γ^η is 1 to hundreds of digits where η is tiny
+        g, eta = mp.mpf(gamma), mp.mpf(shape)
+        expected = (1 / g - 1) / mp.log(1 / g) if not shape else eta * (1 - g) / (g * (1 - g**eta))
+        once = (1 - g) / mp.log(1 / g) if not shape else eta * (1 - g) / (g**-eta - 1)
+        assert event.expected == pytest.approx(float(expected), rel=1e-14)
+        assert event.once == pytest.approx(float(once), rel=1e-12)
+
+
+class Given:
+    """A source that gives one number."""
+
+    def __init__(self, number: float) -> None:
+        self.generator, self._number = self, number
+
+    def random(self) -> float:
+        return self._number
+
+
+@pytest.mark.parametrize("shape", [0.0, 1e-17, 3e-16, 1.0, 20.0])
+@pytest.mark.parametrize("gamma", [0.02, 0.5])
+def test_the_count_that_is_drawn_is_the_quantile_of_the_law(shape, gamma):
+    event = BestOf((events.gaussian(1.0),), shape, gamma)
+    with mp.workdps(60):
+        g, below, k = mp.mpf(gamma), mp.mpf(0), 0
+        mass = (1 - g) / mp.log(1 / g) if shape < 1e-10 else shape * (1 - g) / (g**-shape - 1)
+        while 1 - below > 1e-9 and k < 3000:
+            k += 1
+            low, below = below, below + mass
+            mass *= (1 - g) * (mp.mpf(shape) + k) / (k + 1)
+            if float(below - low) > 1e-9:
+                middle = Given(float((low + below) / 2))
+                assert selections.draw_count(event, middle) == k  # type: ignore[arg-type]
+    assert selections.draw_count(event, Given(1 - 2**-53)) < 50 * max(1, shape) / gamma  # type: ignore[arg-type]
 
 
 def test_an_event_is_stored_and_described():
@@ -180,6 +223,26 @@ def test_what_no_score_can_be_had_for_is_refused_before_the_charge(what, tmp_pat
     public = {"X_public": X[:400], "y_public": Y[:400]}
     with pytest.raises(InputError, match=r"trees|per person"):
         model(tune([method]), ledger=ledger, dataset="people", delta=None).fit(X, Y, **public, **given)
+    assert not ledger.charges("people")
+
+
+@dataclass(frozen=True)
+class Misspelt(PerturbedObjective):
+    """A method of one's own, with a mistake in its run."""
+
+    name: ClassVar[str] = "misspelt"
+
+    def run(self, task, plan, *, account, noise):
+        return task.rows.sums  # there is no such attribute
+
+
+def test_a_mistake_in_a_candidate_is_one_error_before_the_charge(tmp_path: Path):
+    ledger = Ledger.create(tmp_path / "ledger.db")
+    ledger.register("people", epsilon=3.2, delta=1e-5, relation=AR)
+    with pytest.raises(InputError, match="misspelt fails on rows of zeros"):
+        model(
+            tune([CANDIDATES[0], Misspelt()]), loss="logistic", ledger=ledger, dataset="people", delta=None
+        ).fit(X, Y)
     assert not ledger.charges("people")
 
 

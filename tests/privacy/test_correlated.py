@@ -11,6 +11,7 @@ import json
 import math
 from pathlib import Path
 
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -79,6 +80,23 @@ def test_sensitivity_is_the_largest_over_all_patterns(rest, shape, kind):
     assert found >= truth * (1 - 1e-12)
     if kind != "any" or strategy.bands <= separation:
         assert found == pytest.approx(truth, rel=1e-9)
+
+
+@pytest.mark.parametrize("bands", [2, 4, 16])
+@pytest.mark.parametrize("contraction", [0.0, 0.3])
+def test_the_computed_column_of_an_inverse_is_within_its_bound(bands, contraction):
+    strategy, steps = inverse_square_root(bands, np.array([1.0, contraction - 1.9, 0.9])), 400
+    with mp.workdps(60):
+        own, exact = [mp.mpf(c) for c in strategy.coefficients], [mp.mpf(1)]
+        for t in range(1, steps):
+            exact.append(-mp.fsum(own[j] * exact[t - j] for j in range(1, min(bands, t + 1))))
+        off = max(abs(mp.mpf(c) - e) for c, e in zip(strategy.column(steps), exact, strict=True))
+    assert off <= strategy._column_error(steps) < 1e-6
+
+
+def test_a_strategy_that_grows_without_limit_hides_nothing():
+    grows = Strategy((1.0, 3.0, 5.0), inverse=True)
+    assert grows.sensitivity(steps=5000, separation=10, participations=3) == math.inf
 
 
 def test_a_column_and_its_inverse_multiply_to_one():
@@ -185,6 +203,20 @@ def test_filters_price_a_run_as_what_it_is_reduced_to():
         gaussian.admit(plain(noise_multiplier=0.5, sampling_probability=1.0))
     budget = filters.Budget.new(epsilon=2.0, delta=1e-5, relation=AR)
     assert budget.spent([event]).rdp == budget.spent([reduced(event)]).rdp
+
+
+def test_a_limited_run_is_priced_as_its_sampled_turns_and_the_leak():
+    budget = filters.Budget.new(epsilon=4.0, delta=1e-6, relation=AR)
+    free, limited = plain(noise_multiplier=3.0), plain(noise_multiplier=3.0, overflow=1e-8)
+    spent = budget.spent([limited])
+    assert spent.rdp == budget.spent([free]).rdp
+    assert spent.leak == pytest.approx(4e-8)
+    tally = filters.Tally(budget)
+    tally.add(limited)
+    assert tally.spent().leak == pytest.approx(4e-8) and tally.spent().rdp == spent.rdp
+    tally.add(limited, -1)
+    assert tally.spent() == filters.Tally(budget).spent()
+    assert budget.used(spent) == budget.used(budget.spent([free])) < 4
 
 
 def test_an_event_is_stored_and_described():

@@ -191,6 +191,16 @@ def test_a_run_that_goes_on_from_its_state_continues_the_same_correlation(invers
     assert events.elementary(account.released) == {event: 1}
 
 
+@pytest.mark.parametrize("kept", [None, np.zeros((1, 5))])
+def test_a_state_without_its_noise_is_refused(kept):
+    correlation = Correlation(run_of())
+    with pytest.raises(PrivacyConditionError, match="lacks them"):
+        correlation.load_state_dict({"step": 3, "kept": kept})
+    assert correlation.step == 0
+    for step in (0, run_of().steps):  # before the first and after the last step nothing is kept
+        correlation.load_state_dict({"step": step, "kept": None})
+
+
 def test_two_forks_of_a_state_share_no_new_draw():
     event = run_of()
     total = BoundedSum(torch.zeros(4000), sensitivity=1.0, relation=AR)
@@ -233,6 +243,15 @@ def test_forgetting_erases_what_is_kept():
 
 # ---------------------------------------------------------------------------------------------------
 # whose turn it is
+
+
+def test_members_of_a_turn_are_in_order_and_the_callers_to_change():
+    places = Places(Turns(1.0, 7, 30, Strategy(BANDED)), 300, key=b"k" * 32)
+    own = places._place.copy()
+    for step in range(14):
+        members = places.turn(step).indices(300, Noise(0))
+        assert np.array_equal(members, np.flatnonzero(own == step % 7))
+        members[:] = 0
 
 
 def test_a_record_takes_part_at_its_place_alone():

@@ -17,8 +17,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from sidelight.errors import AssumptionError, BudgetExceeded, InputError, PrivacyConditionError
+from sidelight.data.rows import PrivateRows
+from sidelight.errors import (
+    AssumptionError,
+    BudgetExceeded,
+    InputError,
+    PrivacyConditionError,
+    first_line,
+)
 from sidelight.methods.declare import as_method
+from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import (
     Fitted,
     Flags,
@@ -35,6 +43,7 @@ from sidelight.privacy.release import Account, Run, release
 from sidelight.problems.base import oracle_of
 
 _SCORE_SHARE = 0.05  # of μ² of a run, for its score
+_MOST_ZEROS = 2**26  # numbers of rows that candidates are tried on
 _ROUNDS = 9  # of the search for the ε of a run
 _TIME = "how long a fit takes, which tells how many runs there were, is not part of the output"
 
@@ -103,6 +112,8 @@ class Tuned(Flags):
                 f"epsilon={task.epsilon:g} is too small for {self.expected_runs:g} runs; make fewer"
             )
         plans, event, each = best
+        for one, (inner, z) in zip(self.candidates, plans, strict=True):
+            _rehearse(one, self._of_one_run(task, each), inner, z)
         details = {
             "candidates": [self._label(k) for k in range(len(self.candidates))],
             "expected_runs": event.expected,
@@ -178,6 +189,25 @@ class Tuned(Flags):
             return None
         score = float(np.asarray(noisy.numpy()).reshape(-1)[0])
         return (score, fitted) if math.isfinite(score) else None
+
+
+def _rehearse(one: Method, task: Task, plan: Plan, z: float) -> None:
+    """Run a candidate on rows of zeros, before the charge: a mistake in its code would lose every run.
+
+    A recipe has asked its parts already. What depends on the values of records is no mistake: it passes.
+    """
+    if isinstance(one, Recipe) or task.n * task.p > _MOST_ZEROS:
+        return
+    rows = PrivateRows(np.zeros((task.n, task.p)), np.zeros(task.n), max_norm=task.max_norm)
+    account = Run(0, _with_score(plan, z), rule="exact", covered_by_filter=False, settle=lambda *_: None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one.run(replace(task, rows=rows), plan, account=account, noise=Noise(0))
+    except (InputError, TypeError, AttributeError, NameError, LookupError, NotImplementedError) as error:
+        raise InputError(f"{one.name} fails on rows of zeros ({first_line(error)})") from error
+    except Exception:  # of zeros, and of noise drawn for them
+        return
 
 
 def _with_score(plan: Plan, z: float) -> Event:

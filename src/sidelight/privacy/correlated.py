@@ -18,6 +18,7 @@ banded inverses; bins that are drawn anew in each pass.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import attr
@@ -78,6 +79,9 @@ class CorrelatedGaussian(dp_event.DpEvent):
     @property
     def plain(self) -> dp_event.DpEvent:
         """What it costs as much as."""
+        return _plain(self)
+
+    def _found(self) -> dp_event.DpEvent:
         strategy, turns, q = self.strategy, self.turns, self.sampling_probability
         if q < 1 and (strategy.inverse or strategy.bands > self.separation):
             why = "banded inverses" if strategy.inverse else f"{strategy.bands} bands"
@@ -98,6 +102,11 @@ class CorrelatedGaussian(dp_event.DpEvent):
         # A union bound: batches of a turn and of the next are drawn from the same records.
         full = ApproximateDp(0.0, turns * self.overflow)
         return dp_event.ComposedDpEvent((many, full))  # type: ignore[arg-type]  # hashable
+
+
+@functools.lru_cache(maxsize=256)  # a ledger asks at every charge, and long runs take a while
+def _plain(event: CorrelatedGaussian) -> dp_event.DpEvent:
+    return event._found()
 
 
 def reduced(event: dp_event.DpEvent) -> dp_event.DpEvent:

@@ -104,6 +104,11 @@ class Correlation:
         step, kept = state["step"], state["kept"]
         if not isinstance(step, int) or not 0 <= step <= self.event.steps:
             raise PrivacyConditionError("this is not the state of a correlated run")
+        rows = len(self._coefficients) - 1
+        if rows and 0 < step < self.event.steps and (kept is None or len(kept) != rows):  # type: ignore[arg-type]
+            raise PrivacyConditionError(
+                f"the state of a run with {rows + 1} bands has {rows} vectors of noise; this one lacks them"
+            )
         self.step, self._kept = step, kept
 
     def __repr__(self) -> str:

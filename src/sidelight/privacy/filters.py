@@ -28,6 +28,7 @@ import numpy as np
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError
 from sidelight.privacy import accountants, conversions, events
 from sidelight.privacy.conversions import Totals
+from sidelight.privacy.correlated import reduced
 from sidelight.privacy.events import Event, Relation, check_relation
 
 
@@ -249,7 +250,7 @@ class Budget:
     def spent(self, parts: Sequence[Event]) -> Spent:
         """The cost of events, one after the other; each kind is priced once."""
         rows: list[list[float]] = [[0.0] * (len(self.orders) + 1)]
-        for part, count in events.elementary(events.compose(*parts)).items():
+        for part, count in events.elementary(reduced(events.compose(*parts))).items():
             rows.append([count * cost for cost in _priced(self, part)])
         *rdp, leak = (math.fsum(column) for column in zip(*rows, strict=True))
         return Spent(tuple(rdp), leak)
@@ -366,7 +367,7 @@ class Tally:
 
     def add(self, event: Event, times: int = 1) -> None:
         """Count an event so often; a negative number takes it back."""
-        for part, count in events.elementary(event).items():
+        for part, count in events.elementary(reduced(event)).items():
             for i, cost in enumerate(_priced(self.budget, part)):
                 if math.isfinite(cost):
                     above, below = cost.as_integer_ratio()

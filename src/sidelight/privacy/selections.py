@@ -51,10 +51,17 @@ class BestOf(dp_event.DpEvent):
 
     @property
     def expected(self) -> float:
-        """E[K]."""
-        if self.shape == 0:
-            return float((1 / self.gamma - 1) / math.log(1 / self.gamma))
-        return float(self.shape * (1 - self.gamma) / (self.gamma * (1 - self.gamma**self.shape)))
+        """E[K] = η(1 − γ)/(γ(1 − γ^η)), and its limit at η = 0."""
+        length = -math.log(self.gamma)
+        x = self.shape * length
+        return float((1 - self.gamma) / (self.gamma * length) * (x / -math.expm1(-x) if x else 1.0))
+
+    @property
+    def once(self) -> float:
+        """P(K = 1) = η(1 − γ)/(γ^−η − 1), and its limit at η = 0."""
+        length = -math.log(self.gamma)
+        x = self.shape * length
+        return float((1 - self.gamma) / length * (x / math.expm1(x) if x else 1.0))
 
 
 def gamma_for(expected: float, shape: float) -> float:
@@ -70,10 +77,13 @@ def gamma_for(expected: float, shape: float) -> float:
 
 
 def draw_count(event: BestOf, noise: Noise) -> int:
-    """K, from the cryptographic source, by inversion: p_{k+1}/p_k = (1−γ)(η+k)/(k+1)."""
+    """K, from the cryptographic source, by inversion: p_{k+1}/p_k = (1−γ)(η+k)/(k+1).
+
+    Beyond E[K] it ends at the first count whose probability is at most 1e-18. What is cut off there is at
+    most 1e-18·max(1, η)/γ, less than the steps of 2⁻⁵³ in which the source draws.
+    """
     eta, gamma = event.shape, event.gamma
-    first = (1 - gamma) / math.log(1 / gamma) if eta == 0 else eta * (1 - gamma) / (gamma**-eta - 1)
-    left, mass, count = float(noise.generator.random()), first, 1
+    left, mass, count = float(noise.generator.random()), event.once, 1
     while left >= mass and (mass > 1e-18 or count < event.expected):  # small on both ends of the law
         left -= mass
         mass *= (1 - gamma) * (eta + count) / (count + 1)

@@ -90,8 +90,10 @@ class Strategy:
             if value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
         count = min(participations, -(-steps // separation))
-        column = self.column(steps)
-        rounding = 1 + 8 * _UNIT * (steps + self.bands)
+        column = np.abs(self.column(steps)) + self._column_error(steps)
+        if not np.isfinite(column @ column):
+            return math.inf
+        rounding = 1 + 8 * _UNIT * (steps + self.bands)  # of the sums below
         if count == 1:
             return math.sqrt(float(column @ column)) * rounding
         if not self.inverse and self.bands <= separation:
@@ -99,11 +101,25 @@ class Strategy:
             lengths = np.cumsum(column**2)
             left = steps - 1 - separation * np.arange(count)
             return math.sqrt(math.fsum(lengths[left])) * rounding
-        never_rising = np.maximum.accumulate(np.abs(column)[::-1])[::-1]
+        never_rising = np.maximum.accumulate(column[::-1])[::-1]
         total = np.zeros(steps)
         for start in range(0, count * separation, separation):
             total[start:] += never_rising[: steps - start]
         return math.sqrt(float(total @ total)) * rounding
+
+    def _column_error(self, steps: int) -> float:
+        """How far an entry of C's computed column y may be off: bands of C are exact.
+
+        The recursion y_t = −Σ_j d_j y_{t−j} adds ε_t with |ε_t| ≤ (b + 1)u·Σ_j |d_j y_{t−j}|, and each grows
+        as y does: the error is y ∗ ε, of which no entry is above max|y|·‖ε‖₁ ≤ max|y|·(b + 1)u·‖d‖₁‖y‖₁.
+        Twice that covers the terms of second order.
+        """
+        if not self.inverse:
+            return 0.0
+        with np.errstate(over="ignore", invalid="ignore"):
+            y = np.abs(self.column(steps))
+            size = float(np.abs(self.coefficients).sum())
+            return float(2 * (self.bands + 1) * _UNIT * size * y.sum() * y.max())
 
 
 def impulse(denominator: Floats, steps: int) -> Floats:

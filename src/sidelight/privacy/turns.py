@@ -112,6 +112,14 @@ class Places:
         kind = np.uint16 if cycle <= 1 << 16 else np.int64
         return keyed_generator(self._key, "places").integers(cycle, size=self._n, dtype=np.int64).astype(kind)
 
+    @cached_property
+    def _members(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Records by place, in their order, and where each place begins: sorted once."""
+        order = np.argsort(self._place, kind="stable")
+        starts = np.searchsorted(self._place[order], np.arange(self._turns.cycle + 1))
+        return order, starts
+
     def turn(self, step: int) -> Turn:
         """The sampler of this step."""
-        return Turn(np.flatnonzero(self._place == step % self._turns.cycle), self._turns)
+        (order, starts), place = self._members, step % self._turns.cycle
+        return Turn(order[starts[place] : starts[place + 1]].copy(), self._turns)  # theirs to change

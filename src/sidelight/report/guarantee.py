@@ -333,6 +333,7 @@ def _single(event: Event) -> str:
                 "Their correlated Gaussian noise is made of draws of "
                 f"{_times(float(event.noise_multiplier))}. "
                 f"A record had {count(event.turns)} turns, {count(event.separation)} steps apart."
+                f"{_limited(event)}"
             )
         case events.BestOf():
             return (
@@ -363,6 +364,17 @@ def _single(event: Event) -> str:
         case events.NonPrivate():
             return "the private records were used without protection."
     return f"{events.describe(event)} was released."
+
+
+def _limited(event: events.CorrelatedGaussian) -> str:
+    """That batches have a largest size, and what that adds to δ."""
+    full = float(event.overflow)
+    if not full:
+        return ""
+    return (
+        " No batch is larger than a fixed limit. The probability that others fill the batch of a turn is at "
+        f"most {up(full, 3)}; it is counted in δ, once for each turn."
+    )
 
 
 def _times(z: float) -> str:
