@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.deep.networks import blobs, loss, mlp, vector
 from tests.deep.test_checkpoints import Cut, cut_after, make
 
+from sidelight.clipping import Diagonal
 from sidelight.deep import Checkpoints, PrivateStep, PublicTraining, Trainer
 from sidelight.errors import InputError
-from sidelight.methods import BandedNoise, coupling, dp_sgd
+from sidelight.methods import BandedNoise, adadps, coupling, dp_sgd
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.network_public import NetworkGuide
 
@@ -40,13 +42,47 @@ def test_the_curvatures_are_those_of_the_hessian(monkeypatch: pytest.MonkeyPatch
     )  # fmt: skip
     guides = list[NetworkGuide]()
     honest = NetworkGuide.spectrum
-    monkeypatch.setattr(NetworkGuide, "spectrum", lambda self: guides.append(self) or honest(self))
+    monkeypatch.setattr(
+        NetworkGuide, "spectrum", lambda self, metric=None: guides.append(self) or honest(self)
+    )
     trainer.fit((x + 1, x.sum(1)), (x, x.sum(1)))
     assert guides
     public = guides[0].batch[0]
     values, shares = guides[0].spectrum()
     assert values == pytest.approx(torch.linalg.eigvalsh(public.T @ public / len(public)), rel=1e-4)
     assert shares.sum() == pytest.approx(1)
+
+
+def test_the_curvatures_under_a_metric_are_those_of_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdaDPS multiplies an error by I − ηSH, which has the eigenvalues of √S·H·√S."""
+    x = blobs(50, 3, torch.float64)[0] * torch.tensor([3.0, 1.0, 0.5, 0.1])
+    model, seen = torch.nn.Linear(4, 1, bias=False).double(), list[Any]()
+    trainer = Trainer(
+        model, lambda outputs, y: (outputs[:, 0] - y) ** 2 / 2, method=adadps().with_parts(noise=SHAPED),
+        epsilon=3, delta=1e-4, expected_batch_size=20, steps=4, random_state=1,
+    )  # fmt: skip
+    honest = NetworkGuide.spectrum
+    monkeypatch.setattr(
+        NetworkGuide, "spectrum", lambda self, metric: seen.append((self, metric)) or honest(self, metric)
+    )
+    trainer.fit((x + 1, x.sum(1)), (x, x.sum(1)))
+    guide, metric = seen[0]
+    assert isinstance(metric, Diagonal)
+    (public, _), root = guide.batch, torch.as_tensor(metric.scale).sqrt()
+    values, shares = guide.spectrum(metric)
+    hessian = root[:, None] * (public.T @ public / len(public)) * root
+    assert np.sort(values) == pytest.approx(torch.linalg.eigvalsh(hessian).numpy(), rel=1e-3)
+    assert shares.sum() == pytest.approx(1)
+
+
+def test_the_step_of_an_optimizer_decides_how_fast_noise_is_forgotten() -> None:
+    plans = [
+        make(mlp(), None, method=dp_sgd(noise=SHAPED), optimizer=lambda p, lr=lr: torch.optim.SGD(p, lr=lr))
+        .fit(PRIVATE, PUBLIC)
+        .privacy_.plan
+        for lr in (0.01, 10.0)
+    ]
+    assert plans[0] != plans[1]
 
 
 def test_a_resumed_run_has_the_curvature_that_it_began_with(tmp_path: Path) -> None:

@@ -15,9 +15,20 @@ from torch.utils.data import TensorDataset
 
 from sidelight import PrivateClassifier
 from sidelight.audit.subjects import scene
+from sidelight.clipping import Diagonal, Features, ThinFeatures
 from sidelight.deep import PrivateStep, Trainer
 from sidelight.errors import BudgetExceeded, InputError, PrivacyConditionError, SidelightError
-from sidelight.methods import BandedNoise, MeanLastHalf, adadps, dope_sgd, dp_sgd, dpmd, public_whitening
+from sidelight.methods import (
+    BandedNoise,
+    MeanLastHalf,
+    adadps,
+    correlated_noise,
+    dope_sgd,
+    dp_sgd,
+    dpmd,
+    public_curvature,
+    public_whitening,
+)
 from sidelight.methods.workload import Workload, averaging, best_bands
 from sidelight.privacy import accountants, events
 from sidelight.privacy.correlated import CorrelatedGaussian, reduced
@@ -295,6 +306,59 @@ def test_it_combines_with_guides_metrics_and_finishes(method, curvature):
     plan, account = recipe.plan(task), OpenAccount()
     found = recipe.run(task, plan, account=account, noise=Noise())
     assert np.isfinite(found.coef).all()
+    assert account.released == plan.event
+
+
+def recursion_error(multiply: np.ndarray, cost: np.ndarray, steps: int) -> float:
+    """Half the mean over iterates and half the last: E[eᵀ·cost·e] of e ← multiply·e + z."""
+    spread, errors = np.zeros_like(cost), []
+    for _ in range(steps):
+        spread = multiply @ spread @ multiply.T + np.eye(len(cost))
+        errors.append(float(np.trace(cost @ spread)))
+    return (float(np.mean(errors)) + errors[-1]) / 2
+
+
+@pytest.mark.parametrize("kind", ["none", "diagonal", "features", "thin"])
+def test_the_spectrum_under_a_metric_is_that_of_the_steps(kind):
+    problem, steps, size = scene("logistic").task(AR).problem(guided=True), 9, 0.7
+    X = np.asarray(problem.public.rows.every)
+    p, rng = X.shape[1], np.random.default_rng(0)
+    curve = X.T @ X / len(X) / 4
+    scale, root = rng.uniform(0.3, 3.0, size=p), rng.normal(size=(p, p)) / p
+    thin = ThinFeatures(X[:3], np.eye(3) / 2, 0.5)
+    metric, multiply, cost = {
+        "none": (None, np.eye(p) - size * curve, curve),
+        "diagonal": (Diagonal(scale), np.eye(p) - size * scale[:, None] * curve, curve),
+        "features": (Features(root), np.eye(p) - size * root @ curve @ root.T, root @ curve @ root.T),
+        "thin": (thin, None, None),
+    }[kind]
+    if kind == "thin":
+        written = thin.apply(np.eye(p).reshape(-1)).reshape(p, p)
+        cost = written @ curve @ written.T
+        multiply = np.eye(p) - size * cost
+    values, weights = problem.public_spectrum(metric)
+    known = tuple((size * v, w * v) for v, w in zip(values, weights, strict=True))
+    assert Workload(steps, curvature=known).error(Strategy((1.0,))) == pytest.approx(
+        recursion_error(multiply, cost, steps), rel=1e-8
+    )
+
+
+@pytest.mark.parametrize("method", [dp_sgd, adadps, public_whitening])
+def test_bands_are_planned_for_the_step_size_and_the_metric_of_the_run(method, monkeypatch):
+    seen = []
+    honest = public_curvature.contractions
+    monkeypatch.setattr(
+        correlated_noise, "contractions", lambda setting: seen.append(setting) or honest(setting)
+    )
+    recipe = method(steps=6, expected_batch_size=10).with_parts(noise=BandedNoise(curvature="public"))
+    task = scene("logistic").task(AR)
+    plan = recipe.plan(task)
+    settled = plan.state["setting"]
+    assert seen[-1].step_size == settled.step_size == plan.details["step_size"]
+    assert (seen[-1].metric is None) == (recipe.metric is None)
+    assert recipe.noise_plan(settled).event == plan.event
+    account = OpenAccount()
+    recipe.run(task, plan, account=account, noise=Noise())
     assert account.released == plan.event
 
 

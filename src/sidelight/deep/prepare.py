@@ -184,6 +184,10 @@ class Preparation:
         self.rng_start, self.start = torch.get_rng_state(), read(self.model)
         problem.begin_step(0)
         self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
+        if recipe.noise.shaped and problem.longest_step is None and self.step_size is not None:
+            problem.longest_step = self.step_size  # by rule, for the noise planned so far: planned once more
+            setting = self._setting(recipe, self._left_beside(recipe))
+            self.loop = recipe.with_parts(finish=without_history(recipe.finish)).begin(setting)
         self._make_optimizer(recipe, setting.steps)
         self.contract = self._contract(recipe)
         if saved is None:
@@ -335,6 +339,7 @@ class Preparation:
         problem, trainer = self.problem, self.trainer
         own = not self.auto and recipe.step_size is not None
         problem.momentum = 0.0 if own or recipe.momentum else MOMENTUM
+        problem.longest_step = recipe.step_size if own else None
         if trainer.optimizer is None and trainer.scheduler is None:
             if not own:
                 problem.schedule = lambda steps: tuple(annealed(step, steps) for step in range(steps))
@@ -345,6 +350,7 @@ class Preparation:
             made = sound_optimizer(make, trainable(self.model))
             if trainer.optimizer is not None:
                 problem.momentum, problem.decay = _momentum(made), _decay(made)
+                problem.longest_step = _longest_step(made)
             schedule = sound_scheduler(trainer.scheduler, made, scored=True)
         problem.schedule = cache(partial(relative_rates, made, schedule))
 
@@ -432,6 +438,12 @@ def _decay(optimizer: torch.optim.Optimizer) -> float:
     elif not isinstance(optimizer, torch.optim.AdamW):
         return 0.0
     return min(share, 1.0) if share > 0 else 0.0
+
+
+def _longest_step(optimizer: torch.optim.Optimizer) -> float | None:
+    """The learning rate of SGD; others rescale gradients."""
+    rate = float(optimizer.param_groups[0].get("lr", 0.0))
+    return rate if isinstance(optimizer, torch.optim.SGD) and 0 < rate < math.inf else None
 
 
 def _unchosen(n: int) -> Recipe:

@@ -86,6 +86,10 @@ class BandedNoise(NoiseRule):
     def needs_public(self) -> bool:  # type: ignore[override]
         return self.curvature is not None
 
+    @property
+    def shaped(self) -> bool:  # type: ignore[override]
+        return self.curvature is not None
+
     takes_unlabeled = True
 
     # -----------------------------------------------------------------------------------------------

@@ -75,6 +75,7 @@ class Setting:
     momentum: float = 0.0  # heavy ball
     step_sizes: tuple[float, ...] = ()  # relative to the longest, where known beforehand; empty: all alike
     finish: FinishRule | None = None
+    metric: Metric = None  # the first one, for noise that is shaped by curvature
     max_steps: int | None = None  # where a budget that adapts stops at the latest; None: when it is spent
 
     @property
@@ -321,6 +322,7 @@ class NoiseRule(Part):
 
     kind = "noise"
     independent: ClassVar[bool] = True  # whether one step says nothing of the noise of another
+    shaped: ClassVar[bool] = False  # whether it is arranged by the step size and the first metric
 
     @property
     def relations(self) -> tuple[Relation, ...] | None:

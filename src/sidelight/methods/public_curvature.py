@@ -4,6 +4,10 @@ An error in a direction of curvature λ costs λ/2 times its square, and is forg
 are grouped by λ: for a linear model these are the eigenvalues of the second moment of public rows, labeled or
 not, times the largest curvature of the loss; for a network those of the public loss's Hessian, as a few
 products with it show them (Lanczos).
+
+A metric changes both. Under features M, noise z is mapped back through Mᵀ: with w = Mᵀv, an error in v is
+multiplied by I − η·MHMᵀ in each step, and costs v·MHMᵀv/2. A diagonal metric S is applied once: with
+w = √S·u, it is multiplied by I − η·√S·H·√S, and noise is that of S^(−1/2)z in u.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ def contractions(setting: Setting) -> tuple[tuple[float, float], ...]:
     if not keep.any():
         return ((0.0, 1.0),)
     values, weights = values[keep], (weights * values)[keep]
-    rate = setting.step_size or 1 / float(values.max())
+    rate = setting.problem.longest_step or setting.step_size or 1 / float(values.max())
     order = np.argsort(values)
     groups = [g for g in np.array_split(order, min(_GROUPS, len(order))) if len(g)]
     total = float(weights.sum())
@@ -42,11 +46,10 @@ def _spectrum(setting: Setting) -> tuple[Floats, Floats]:
     """Curvatures, and how many directions have each, up to a common factor."""
     problem = setting.problem
     if isinstance(problem, LinearProblem):
-        values = problem.public_spectrum()
-        return values, np.ones(len(values))
+        return problem.public_spectrum(setting.metric)
     guide = setting.public("noise shaped by public curvature")
     spectrum = getattr(guide, "spectrum", None)
     if spectrum is None:
         raise InputError("public curvature needs public records with a loss, which clients do not send")
-    values, weights = spectrum()
+    values, weights = spectrum(setting.metric)
     return np.abs(values), weights

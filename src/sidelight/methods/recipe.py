@@ -410,7 +410,7 @@ class Recipe(Flags):
         setting = self.setting(problem, epsilon=task.epsilon, delta=task.delta, relation=task.relation)
         # Every part begins once without records: one that cannot do this task says so before the charge.
         loop = self.begin(setting)
-        return self.plan_of(loop, {"setting": replace(setting, step_size=loop.setting.step_size)})
+        return self.plan_of(loop, {"setting": replace(loop.setting, problem=problem)})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         """Train a linear model."""
@@ -453,9 +453,19 @@ class Recipe(Flags):
             momentum=self.momentum or problem.momentum, finish=self.finish,
         )  # fmt: skip
         steps = self.noise.default_steps(setting) if self.steps is None else self.steps
-        return self.noise.arrange(
-            replace(setting, steps=int(steps), step_sizes=self._step_sizes(problem, int(steps)))
-        )
+        setting = replace(setting, steps=int(steps), step_sizes=self._step_sizes(problem, int(steps)))
+        if self.noise.shaped and self.metric is not None:
+            w = problem.start()
+            setting = replace(setting, metric=self.metric.begin(setting, w).at(0, w, None))
+        return self.noise.arrange(setting)
+
+    def _arranged_again(self, loop: Loop, setting: Setting) -> Setting:
+        """For noise that is shaped by the step size and by the metric at the start, which are known now."""
+        known = loop.setting
+        n_public = 0 if known.guide is None else known.guide.size
+        batch, sampler = self.sampler(known.n, n_public, known.relation)
+        known = replace(known, batch=batch, sampler=sampler, metric=loop.first_metric)
+        return replace(self.noise.arrange(known), problem=setting.problem)
 
     def _step_sizes(self, problem: Problem, steps: int) -> tuple[float, ...]:
         """How far each step moves along the private direction, relative to the longest; empty: all alike."""
@@ -471,6 +481,8 @@ class Recipe(Flags):
         try:
             loop = Loop(self, setting)
             loop.setting = replace(loop.setting, step_size=self._step_size(loop))
+            if self.noise.shaped and not setting.problem.has_optimizer:
+                loop = Loop(self, self._arranged_again(loop, setting))
             loop.rehearse()
         except (SidelightError, MemoryError):
             raise

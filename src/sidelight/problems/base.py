@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from sidelight.arrays import Array, Floats, Matrix, Vector, dense, floats
-from sidelight.clipping import Clip, Details, FeatureMetric, Features, Metric, ThinFeatures
+from sidelight.clipping import Clip, Details, Diagonal, FeatureMetric, Features, Metric, ThinFeatures
 from sidelight.data.partitions import PartitionedRows, Sample, sample_blocks
 from sidelight.data.persons import PersonRows
 from sidelight.data.rows import PrivateRows
@@ -162,6 +162,8 @@ class Problem(Protocol):
     def apply(self, params: Vector, direction: Vector, *, step_size: float) -> Vector:
         """The parameters after one step along minus `direction`, which was released."""
 
+    longest_step: float | None = None  # of an optimizer, where known beforehand
+
     def step_sizes(self, steps: int) -> tuple[float, ...]:
         """Of each step, relative to the longest, where known beforehand; empty: all alike."""
         return ()
@@ -271,13 +273,29 @@ class LinearProblem(Problem):
         top = float(np.linalg.eigvalsh(dense(gram))[-1])
         return max(top / int(n), 1e-12)
 
-    def public_spectrum(self) -> Floats:
-        """Eigenvalues of the second moment of public rows, labeled or not, times the loss's curvature."""
+    def public_spectrum(self, metric: Metric = None) -> tuple[Floats, Floats]:
+        """Eigenvalues of the second moment of public rows, labeled or not, times the loss's curvature; and
+        how much noise each direction has. Both are those that steps under the metric see."""
         X = self._guide().rows.every
         n, p = X.shape
+        scale = np.ones(p)
+        if isinstance(metric, Features | ThinFeatures):
+            image = floats(metric.apply(dense(X).reshape(-1))).reshape(n, -1)
+            if self.unit_metric is not None:
+                image = image / np.maximum(np.linalg.norm(image, axis=1, keepdims=True), 1e-300)
+            X, n, p = image, *image.shape
+        elif isinstance(metric, Diagonal):
+            scale = np.sqrt(floats(metric.scale).reshape(-1, p).mean(axis=0))
+            X = dense(X) * scale
         gram: Matrix = X @ X.T if n < p else X.T @ X
-        values: Floats = np.maximum(np.linalg.eigvalsh(dense(gram)) / max(1, n), 0.0)
-        return values * (1.0 if self.loss.smoothness is None else self.loss.smoothness)
+        values, vectors = np.linalg.eigh(dense(gram))
+        values = np.maximum(values, 0.0)
+        if n < p:
+            vectors = np.asarray(X.T @ vectors) / np.sqrt(np.maximum(values, 1e-300))
+        weights = np.ones(len(values))
+        if isinstance(metric, Diagonal):
+            weights = np.sum((vectors / scale[:, None]) ** 2, axis=0)
+        return values / max(1, n) * (1.0 if self.loss.smoothness is None else self.loss.smoothness), weights
 
     def public_loss(self, params: Vector) -> float | None:
         return self.public.mean_loss(params) if self.public is not None and self.public.size else None

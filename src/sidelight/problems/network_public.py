@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sidelight.arrays import Floats, Vector
 from sidelight.augment.transforms import Augment, augmented
-from sidelight.clipping import Metric
+from sidelight.clipping import Diagonal, Metric
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, call, row_count, take, tensors
 from sidelight.oracles.network.flat import evaluating, read, tensor, write
@@ -188,15 +188,15 @@ class NetworkGuide:
             write(model, center)
         return eigenvalue
 
-    def spectrum(self) -> tuple[Floats, Floats]:
-        """Curvatures of the mean loss where the run was planned, and the share of directions with each."""
+    def spectrum(self, metric: Metric = None) -> tuple[Floats, Floats]:
+        """Curvatures of the mean loss where the run was planned, and the share of the noise with each."""
         if self.curvatures is None:
-            values, shares = self._ritz_values()
+            values, shares = self._ritz_values(metric)
             self.curvatures = values.tolist(), shares.tolist()
         return np.array(self.curvatures[0]), np.array(self.curvatures[1])
 
-    def _ritz_values(self, *, products: int = 10) -> tuple[Floats, Floats]:
-        """Those at the present parameters.
+    def _ritz_values(self, metric: Metric = None, *, products: int = 10) -> tuple[Floats, Floats]:
+        """Those at the present parameters; under a diagonal metric S those of √S·H·√S, for noise S^(−1/2)z.
 
         Lanczos from a random start, orthogonalized in full: its Ritz values and the squares of their first
         components are a Gauss quadrature of the spectral density.
@@ -204,12 +204,16 @@ class NetworkGuide:
         center = read(self.oracle.model)
         reach = _REACH * max(1.0, float(center.norm()))
         first = torch.randn(center.shape, generator=torch.Generator().manual_seed(0)).to(center)
+        scale = 1.0 if not isinstance(metric, Diagonal) else tensor(metric.scale).to(center) ** 0.5
+        first = first / scale
         basis, diagonal, beside = [first / first.norm()], list[float](), list[float]()
         try:
             for _ in range(products):
                 v = basis[-1]
-                ahead, behind = (self._gradient_at(center + h * v) for h in (reach, -reach))
-                image = (ahead - behind) / (2 * reach)
+                moved = scale * v
+                far = reach / float(moved.norm())
+                ahead, behind = (self._gradient_at(center + h * moved) for h in (far, -far))
+                image = scale * (ahead - behind) / (2 * far)
                 diagonal.append(float(image @ v))
                 for old in basis:
                     image = image - (image @ old) * old
