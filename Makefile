@@ -12,7 +12,7 @@
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
-# make pictures   the pictures of the pages on tables, networks, the ledger and audits, from committed results
+# make pictures   the pictures of README, guides and reproductions, from committed results
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
 # Each target sets up .venv by itself, once, at the versions of constraints.txt.
@@ -147,7 +147,7 @@ tables: $(VENV)/.dev
 	$(PY) docs/_hooks/method_tables.py
 
 pictures: $(VENV)/.dev
-	$(PY) docs/_hooks/pictures.py
+	$(PY) -m docs._hooks.pictures
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

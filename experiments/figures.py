@@ -7,6 +7,23 @@ from pathlib import Path
 
 from experiments.protocol import mean_and_error
 
+# In every picture: what is ours, public rows alone, no privacy; then the others, each in a color of its own.
+# All are legible on the pages' light and dark backgrounds.
+OURS, PUBLIC, OTHER, THIRD, FREE = "#2f88b5", "#d2632f", "#3a9a6b", "#9a62b8", "#7d848c"
+INK = FREE
+_OTHERS = (OTHER, THIRD, "#b58a1f", "#c2557f", "#5a6fd0", "#8a6d4b", "#2a9d9d", "#a3a13a", OURS, PUBLIC)
+_ROLES = {
+    "sidelight": OURS,
+    "auto": OURS,
+    "public rows alone": PUBLIC,
+    "only_public": PUBLIC,
+    "without privacy": FREE,
+    "no privacy": FREE,
+    "non_private": FREE,
+    "nonprivate": FREE,
+}
+_MARKERS = "osv^DPX*<>"
+
 Points = Mapping[float, Sequence[float]]  # x → the values of its repeats
 Panel = Mapping[str, Points]  # the name of a line → its points
 
@@ -30,18 +47,43 @@ def panel_table(panel: Panel, x_name: str, digits: int = 4) -> str:
     return markdown([x_name, *(f"{x:g}" for x in xs)], rows)
 
 
+def use_look() -> None:
+    """No background, and ink that shows on a light and on a dark page; the same picture is the same file."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "sidelight", "svg.fonttype": "none", "font.size": 10})
+    matplotlib.rcParams.update({f"{part}.color": INK for part in ("text", "xtick", "ytick")})
+    matplotlib.rcParams.update({"axes.labelcolor": INK, "axes.edgecolor": INK, "legend.frameon": False})
+    matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
+
+
+def colors(names: Sequence[str]) -> dict[str, str]:
+    """One per line: by role if it has one, else one that no role of this picture takes."""
+    chosen = {name: role for name in names if (role := _role(name, names))}
+    free = [color for color in _OTHERS if color not in chosen.values()]
+    rest = [name for name in names if name not in chosen]
+    return chosen | {name: free[k % len(free)] for k, name in enumerate(rest)}
+
+
+def _role(name: str, names: Sequence[str]) -> str | None:
+    """Of several names that fit one role, the first has its color."""
+    for word, color in _ROLES.items():
+        fits = [one for one in names if word in one.lower()]
+        if fits and fits[0] == name:
+            return color
+    return None
+
+
 def plot(
     panels: Mapping[str, Panel], path: Path, *, x_name: str, y_name: str, log_x: bool = True,
     columns: int = 3, legend_columns: int | None = None, ticks: Sequence[float] = (),
 ) -> bool:  # fmt: skip
     """One picture of several panels with a common legend; False if matplotlib is not installed."""
     try:
-        import matplotlib
+        use_look()
     except ImportError:
         return False
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "sidelight"  # the same picture is the same file
-    matplotlib.rcParams["svg.fonttype"] = "none"
     import matplotlib.pyplot as plt
 
     count = len(panels)
@@ -49,7 +91,8 @@ def plot(
     depth = -(-count // columns)
     figure, axes = plt.subplots(depth, columns, figsize=(4.2 * columns, 3.2 * depth + 0.8), squeeze=False)
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
-    style = {name: (f"C{k % 10}", "osv^Dx+*<>"[k % 10]) for k, name in enumerate(names)}
+    color_of = colors(names)
+    style = {name: (color_of[name], _MARKERS[k % 10]) for k, name in enumerate(names)}
     handles = {}
     for axis, (title, panel) in zip(axes.flat, panels.items(), strict=False):
         for name, points in panel.items():
@@ -75,6 +118,6 @@ def plot(
     )
     figure.tight_layout(rect=(0, 0.8 / figure.get_figheight(), 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, metadata={"Date": None}, transparent=True)
     plt.close(figure)
     return True

@@ -1,6 +1,6 @@
-"""make pictures: the pictures of the pages on tables, networks, the ledger and audits.
+"""make pictures: the pictures of README, home, guides and reproductions.
 
-    python docs/_hooks/pictures.py     writes docs/images/{tables,networks,ledger,audit}.svg
+    python -m docs._hooks.pictures     writes docs/images/*.svg and docs/reproductions/*.svg
 
 Each is drawn from committed results of our own runs, or (the ledger) computed while it is drawn.
 """
@@ -10,20 +10,20 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
-from math import sqrt
+from math import nan, sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
-import matplotlib
+from experiments.figures import FREE, OTHER, OURS, PUBLIC, THIRD, use_look
 
-matplotlib.use("svg")
-# The same colors in every picture, each legible on the pages' light and dark backgrounds.
-OURS, PUBLIC, OTHER, THIRD, FREE, INK = "#2f88b5", "#d2632f", "#3a9a6b", "#9a62b8", "#7d848c", "#7d848c"
-matplotlib.rcParams.update({"svg.hashsalt": "sidelight", "svg.fonttype": "none", "font.size": 10})
-matplotlib.rcParams.update({f"{part}.color": INK for part in ("text", "xtick", "ytick")})
-matplotlib.rcParams.update({"axes.labelcolor": INK, "axes.edgecolor": INK})
+use_look()
 
 import matplotlib.pyplot as plt  # noqa: E402
+from experiments.larger_than_memory import report as larger  # noqa: E402
+from experiments.peers import __main__ as peers_main  # noqa: E402
+from experiments.peers import report as peers  # noqa: E402
+from experiments.ppsgd_figures import __main__ as ppsgd_figures  # noqa: E402
+from experiments.rsgd_figures import __main__ as rsgd_figures  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
 from sidelight import BudgetExceeded, Ledger  # noqa: E402
@@ -103,16 +103,17 @@ def networks() -> None:
         ("|", "no privacy", "no privacy", FREE),
     )
     tasks = sorted({task for task, _ in found if all((task, method) in found for _, method, _, _ in shown)})
-    seeds = min(len(found[task, "auto"]) for task in tasks)
+    seeds = sorted({len(found[task, "auto"]) for task in tasks})
     axis = axes(height=0.9 + 0.3 * len(tasks))
     for style, method, name, color in shown:
         xs, errors = zip(*(center_and_error(found[task, method]) for task in tasks), strict=True)
-        axis.errorbar(xs, tasks, xerr=errors if seeds > 1 else None, fmt=style, ms=9 if style == "|" else 5,
+        axis.errorbar(xs, tasks, xerr=[error or nan for error in errors], fmt=style, ms=9 if style == "|" else 5,
                       capsize=3, color=color, label=name)  # fmt: skip
     for place, task in enumerate(tasks):
         low, high = mean(found[task, "only_public"]), mean(found[task, "auto"])
         axis.plot([low, high], [place, place], color=FREE, zorder=0)
-    about = "one seed" if seeds == 1 else f"mean of {seeds} seeds ± one standard error"
+    counts = "–".join(str(count) for count in dict.fromkeys((seeds[0], seeds[-1])))
+    about = "one seed" if seeds[-1] == 1 else f"mean of {counts} seeds ± one standard error"
     axis.set(xlabel=f"test accuracy, %, {about}")
     axis.invert_yaxis()
     axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=3)
@@ -180,6 +181,17 @@ def audit() -> None:
     save("audit")
 
 
+def reproductions() -> None:
+    """The pictures of the pages that experiments write, and the first one of README and home."""
+    pages = ROOT / "docs/reproductions"
+    for experiment in (ppsgd_figures, rsgd_figures):
+        experiment.page(rows(f"{experiment.__name__.split('.')[1]}/runs.csv"), pages)
+    larger.page(rows("larger_than_memory/runs.csv"), pages / "larger_than_memory.md")
+    fits = rows("peers/runs.csv") + peers_main.shared_lines()
+    peers.plots(fits, pages)
+    peers.home_picture(fits, IMAGES / "what-public-rows-buy.svg")
+
+
 if __name__ == "__main__":
-    for draw in (tables, networks, ledger, audit):
+    for draw in (tables, networks, ledger, audit, reproductions):
         draw()

@@ -170,9 +170,7 @@ def _needs_tables() -> None:
         import pandas  # noqa: F401
         import pyarrow  # noqa: F401
     except ImportError as error:
-        raise MissingDependency(
-            "tables need pandas and pyarrow: pip install '.[experiments]'"
-        ) from error
+        raise MissingDependency("tables need pandas and pyarrow: pip install '.[experiments]'") from error
 
 
 def _damaged(path: Path) -> InputError:
