@@ -107,8 +107,8 @@ def networks() -> None:
     axis = axes(height=0.9 + 0.3 * len(tasks))
     for style, method, name, color in shown:
         xs, errors = zip(*(center_and_error(found[task, method]) for task in tasks), strict=True)
-        axis.errorbar(xs, tasks, xerr=[error or nan for error in errors], fmt=style, ms=9 if style == "|" else 5,
-                      capsize=3, color=color, label=name)  # fmt: skip
+        spread, size = [error or nan for error in errors], 9 if style == "|" else 5
+        axis.errorbar(xs, tasks, xerr=spread, fmt=style, ms=size, capsize=3, color=color, label=name)
     for place, task in enumerate(tasks):
         low, high = mean(found[task, "only_public"]), mean(found[task, "auto"])
         axis.plot([low, high], [place, place], color=FREE, zorder=0)

@@ -160,16 +160,16 @@ def faults(killed: Sequence[Row], files: Sequence[Row]) -> dict[str, int]:
 
 
 _ABOUT = """\
-`sidelight fit` with a ledger is killed (SIGKILL) at a random moment; then ledger and folder are looked at,
-and the same command runs again. Hostile files stand in place of the tables, the schema, the model, the facts
-and the ledger, and the command that reads them runs."""
+`sidelight fit` with a ledger is killed (SIGKILL) at a random moment. The ledger and the model folder are
+checked, and the same command runs again. Then the tables, the schema, the model, the facts and the ledger are
+replaced by corrupted or hostile files, and the commands that read them are run."""
 _DONE = """\
-A private table that ends as *done* has odd records in it: each is ignored or clipped in silence, and no
-message tells of it. Each row is in `experiments/faults/kills.csv` and `files.csv`.
+*Done* for a private table means that its malformed records were silently ignored or clipped, as they must
+be. All rows are in `experiments/faults/kills.csv` and `files.csv`.
 
-The first run of this found four tables (a broken row that is not UTF-8) at which PyArrow printed a traceback
-before our line, and one message that quoted the first record of a private table without a header. Both are
-closed, and those files ran again."""
+The first run found four tables (a broken row that is not UTF-8) for which PyArrow printed a traceback
+before our message, and one message that quoted the first record of a private table without a header. Both
+were fixed, and those files were run again."""
 
 
 def page(killed: Sequence[Row], files: Sequence[Row], command: str) -> str:
@@ -180,14 +180,16 @@ def page(killed: Sequence[Row], files: Sequence[Row], command: str) -> str:
     lines += [f"| {what} | {times} |" for what, times in faults(killed, files).items()]
     came = moments(killed)
     late = came.pop(ENDED, 0)
-    lines += ["", f"The {came.total()} kills came:", "", "| moment | kills |", "| --- | ---: |"]
+    lines += ["", f"When the {came.total()} kills happened:", "", "| moment | kills |", "| --- | ---: |"]
     lines += [f"| {moment} | {times} |" for moment, times in came.most_common()]
     lines += (
-        ["", f"{late} more runs had ended before their moment came; the same was looked at."] if late else []
+        ["", f"{late} more runs ended before they were killed; they were checked in the same way."]
+        if late
+        else []
     )
     with_leftovers = sum(bool(row["leftovers at the kill"]) for row in killed)
-    lines += ["", f"After {with_leftovers} of them something lay beside the model until the next run."]
-    lines += ["", f"The {len(files)} files, by how the command ended:", ""]
+    lines += ["", f"{with_leftovers} of them left temporary files beside the model until the next run."]
+    lines += ["", f"How commands ended on the {len(files)} files:", ""]
     codes = {0: "done", 1: "refused (1)", 2: "bad input (2)", 3: "over budget (3)", 4: "ledger (4)"}
     lines += [
         f"| file | {' | '.join(codes.values())} | longest, CPU s |",

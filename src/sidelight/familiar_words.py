@@ -55,7 +55,7 @@ def knows_familiar_words(made: F) -> F:
 
 def _answer(name: str, names: list[str]) -> str:
     if name == "device":
-        return " Training is where the model is: model.to(device) before it is passed"
+        return " Training runs on the model's device: call model.to(device) first"
     if name not in _MEANT:
         return nearest(name, names) or f" There are: {', '.join(names)}"
     meant, why = _MEANT[name]

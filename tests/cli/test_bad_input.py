@@ -251,7 +251,7 @@ CASES = [
     case("loss unknown", FIT + " --loss quadratic", "--loss"),
     case("loss for regression", FIT.replace("sick", "pay") + " --loss hinge", "loss"),
     case("relation unknown", FIT + " --relation swap", "--relation"),
-    case("relation not offered", FIT.replace("--ledger book.ledger", "") + " --method rsgd_ar --relation add-or-remove-one", "rsgd_ar gives replace-one"),
+    case("relation not offered", FIT.replace("--ledger book.ledger", "") + " --method rsgd_ar --relation add-or-remove-one", "rsgd_ar supports replace-one only"),
     case("seed negative", FIT + " --seed -3", "--seed"),
     case("validation above 1", FIT + " --validation 1.5", "--validation"),
     case("option misspelled", FIT + " --metod auto", "--method"),

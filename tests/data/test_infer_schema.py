@@ -130,7 +130,7 @@ def test_a_user_who_knows_better_is_heard(values: Any, kind: str, expected: str)
         ({"x": "boolean"}, "'x' of the public table holds '.*', which is not a boolean"),
         ({"x": "date"}, "'x' of the public table holds '.*', which is not a date"),
         ({"x": "month/day/year"}, "'x' of the public table holds '.*', which is not a date as month"),
-        ({"x": "poem"}, "cannot be 'poem'; expected number, boolean"),
+        ({"x": "poem"}, "cannot be 'poem'. Types are number, boolean"),
         ({"z": "number"}, "no column 'z' to read as number"),
         ({"y": "number"}, "'y' is the target"),
     ],

@@ -31,4 +31,4 @@ def test_the_committed_runs_are_as_large_as_the_page_says_and_without_a_fault() 
     assert any(int(row["leftovers at the kill"]) for row in kills)  # else nothing was there to be swept
     page = (ROOT / "docs/reproductions/faults.md").read_text()
     real = sum(row["killed"] == "True" for row in kills)
-    assert real >= 200 and f"The {real} kills" in page and f"The {len(files)} files" in page
+    assert real >= 200 and f"the {real} kills" in page and f"the {len(files)} files" in page

@@ -12,23 +12,25 @@ GROUPS = list(dict.fromkeys(made.case.group for made in MISTAKES.values()))
 ROUTES = {"layers": "fast", "vmap": "vmap", "loop": "loop"}
 _TOP = """# Models and mistakes, one by one
 
-What becomes of {models} correct models and {mistakes} mistakes in a private step. The lists are in
-`tests/mistakes`; tests check every line of this page, and `python -m tests.mistakes.page` writes it.
+How sidelight treats {models} correct models and {mistakes} common mistakes. The lists are in
+`tests/mistakes`, tests check every line of this page, and `python -m tests.mistakes.page` writes it.
 
-**Correct models.** None is refused, and none is silently wrong: the clipped sum is compared with gradients of
-each record alone in float64. Models that draw random numbers in any mode are compared with themselves from
-one seed instead, with a record more and with one that is far away. The route is how gradients are taken:
+**Correct models.** All of them are trained, and correctly: the clipped sum is compared with float64
+gradients computed for each record alone. Models that draw random numbers even in evaluation mode are
+instead compared with themselves under the same seed, after one record is added and after one is moved far
+away. The *route* says how per-record gradients are computed:
 
 - **fast**: one forward and one backward pass for the whole batch.
-- **vmap**: `torch.func`, many records at a time. Gradients are written out, which takes more time and memory.
-- **loop**: one record at a time, where nothing else is right. A line of the log says why, once.
+- **vmap**: `torch.func`, many records at a time. It stores every gradient, which takes more time and
+  memory.
+- **loop**: one record at a time, if no other route is exact. The reason is logged once.
 
-What a step costs by each route: [routes and their price](benchmarks/routes.md). Routes are those of passes of
-8 records. Kernels that round by the size of a pass (`cdist` with many records)
-go by vmap in larger ones.
+[What each route costs](benchmarks/routes.md) has the times. The routes below are those for passes of 8
+records; kernels whose rounding depends on the size of a pass (`cdist` with many records) take vmap in
+larger passes.
 
-**Mistakes.** Each is refused before anything is charged, by an error that contains the words in the last
-column, or it is computed correctly.
+**Mistakes.** Each is either refused before anything is charged, with an error that contains the words in
+the last column, or computed correctly.
 """
 
 

@@ -294,7 +294,7 @@ def on_network(
         raise InputError("networks are trained by recipes of steps, for instance dp_sgd() or dope_sgd()")
     chosen = relation_of(recipe, relation)
     if chosen not in recipe.relations:
-        raise RelationError(f"{recipe.name} gives {' or '.join(recipe.relations)}, not {chosen}")
+        raise RelationError(f"{recipe.name} supports {' or '.join(recipe.relations)} only, not {chosen}")
     begins_warm = recipe.start.needs_public
     data = _blobs(40 * rows_per_person, 1) if private is None else private
     guide = _blobs(16, 2) if public is None and private is None else public

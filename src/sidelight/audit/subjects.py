@@ -200,7 +200,7 @@ def as_subject(
         return method
     method = as_method(method)
     if relation is not None and relation not in method.relations:
-        raise InputError(f"{method.name} gives {' or '.join(method.relations)}, not {relation}")
+        raise InputError(f"{method.name} supports {' or '.join(method.relations)} only, not {relation}")
     return Linear(method, relation_of(method, relation), epsilon, delta)
 
 

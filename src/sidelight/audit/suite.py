@@ -55,7 +55,7 @@ def subjects(plan: SuitePlan) -> Iterator[Subject]:
         method = _method(name, plan.model)
         for relation in method.relations if plan.relation is None else (plan.relation,):
             if relation not in method.relations:
-                raise InputError(f"{name} gives {' or '.join(method.relations)}, not {relation}")
+                raise InputError(f"{name} supports {' or '.join(method.relations)} only, not {relation}")
             if plan.relation is None and not _can(method, relation, plan):
                 continue
             if plan.model == "network":

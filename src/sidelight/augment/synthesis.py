@@ -97,7 +97,7 @@ class _Category:
         return self.values.take(donor).array
 
     def coordinates(self) -> Floats:
-        """One column a frequent value; two rows that differ are at distance 1."""
+        """One column per frequent value; two rows with different values are at distance 1."""
         codes, counts = self.codes()
         frequent = np.argsort(-counts, kind="stable")[:_MOST_CATEGORIES]
         found: Floats = (codes[:, None] == frequent[None, :]) / np.sqrt(2.0)

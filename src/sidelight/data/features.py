@@ -175,7 +175,7 @@ class FeaturePlan:
 
 
 def _part(column: ColumnData, rows: slice) -> ColumnData:
-    """Some values of a column of Arrow, as all private files have them."""
+    """Values of an Arrow column, the form in which private files are read."""
     arrow: pa.ChunkedArray = column
     return arrow[rows]
 
@@ -185,7 +185,7 @@ def _as_number(target: TargetColumn) -> bool:
 
 
 def ranks(schema: Schema, encoded: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """Of every number in encoded rows: its place between bounds and knots, in [−1, 1]; 0 if it is missing."""
+    """For each number in encoded rows, its position between bounds and knots, in [−1, 1]; 0 if missing."""
     places = FeaturePlan(replace(schema, interactions=None)).places()
     return {
         name: 2 * encoded[:, places[name].start : places[name].stop - 1].mean(axis=1) - 1
@@ -385,7 +385,7 @@ _FILL = {
 
 
 def encode_target(schema: Schema, values: ColumnData) -> Array:
-    """Labels or numbers as the estimator takes them; None or NaN for what is neither, which is no error."""
+    """Labels or numbers for the estimator; None or NaN for anything else, which is not an error."""
     target = schema.target
     if target.task == "regression":
         return as_number(values)
@@ -403,7 +403,7 @@ def _is_truth(target: TargetColumn) -> bool:
 
 
 def check_public_values(schema: Schema, public: pd.DataFrame, where: str) -> None:
-    """Refuse a public number or date that is none, saying in which record it is."""
+    """Refuse a public value that is not a number or date, naming its record."""
     for name, column in schema.used.items():
         if column.kind not in ("number", "date") or column.unreadable_is_missing:
             continue

@@ -69,7 +69,7 @@ def is_mixed(frame: Frame) -> bool:
 
 
 def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
-    """Any frame as one of pandas, with texts for names."""
+    """Any frame as a pandas one whose column names are texts."""
     names = names_of(frame, where)
     if _is_pandas(frame):
         return frame if names == list(frame.columns) else frame.set_axis(names, axis=1)
@@ -78,7 +78,7 @@ def as_pandas(frame: Frame, where: str) -> pd.DataFrame:
 
 
 def without_column(table: T, name: str) -> T:
-    """A frame without one of its columns; anything else, and a frame that has none of that name, as it is."""
+    """A frame without this column; anything else, or a frame without it, is returned unchanged."""
     if not is_frame(table):
         return table
     frame = table if _is_pandas(table) else as_pandas(table, "the table")
@@ -88,7 +88,7 @@ def without_column(table: T, name: str) -> T:
 
 
 def series_values(values: object) -> object:
-    """A column of polars as one of pandas; anything else as it is."""
+    """A polars column as a pandas one; anything else unchanged."""
     if not (hasattr(type(values), "to_arrow") and hasattr(type(values), "dtype")):
         return values
     return _series(_narwhals().from_native(values, series_only=True))
@@ -118,7 +118,7 @@ def _narwhal(frame: object) -> nw.DataFrame[pl.DataFrame]:
 
 
 def _series(column: nw.Series[IntoSeries]) -> pd.Series:
-    """With the type that Arrow has for it; what Arrow has none for (numbers of 128 bits) as objects."""
+    """Converted to the matching Arrow type; to objects if there is none (numbers of 128 bits)."""
     pd = pandas()
     # polars would give the addresses of its objects
     has_type = type(column.dtype).__name__ not in _OBJECTS and _arrow(column[:0]) is not None
@@ -187,7 +187,7 @@ def _check(name: str, stored: Storage, kind: str, where: str, what: str) -> None
 
 
 def storage_of_arrow(kind: pa.DataType) -> Storage:
-    """Of a type of Arrow, which is what a Parquet file declares."""
+    """How a column of this Arrow type, as a Parquet file declares it, is stored."""
     from pyarrow import types
 
     if types.is_dictionary(kind):

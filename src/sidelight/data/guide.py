@@ -139,7 +139,7 @@ def _linked(z: Floats, link: Link) -> Floats:
 
 
 def ordered(outputs: Floats, order: tuple[int, ...]) -> Floats:
-    """Scores of classes in another order; of two classes there is one score, which changes its sign."""
+    """Scores with the classes reordered; for two classes there is one score, whose sign may flip."""
     if outputs.shape[1] == 1:
         return -outputs if order == (1, 0) else outputs
     return outputs[:, list(order)]
@@ -147,7 +147,7 @@ def ordered(outputs: Floats, order: tuple[int, ...]) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class GuideColumns:
-    """What a guide says of some rows."""
+    """A guide's predictions for some rows."""
 
     columns: Floats  # (n, k) in [−1, 1]
     offset: Floats | None  # (n,) in the units of the target

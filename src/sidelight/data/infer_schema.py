@@ -158,7 +158,7 @@ def learn_columns(public: pd.DataFrame, kinds: Mapping[str, str] = MappingProxyT
 
 
 class _Slip(InputError):
-    """A few public values of a column are not what the others are."""
+    """A few public values of a column have another type than the rest."""
 
     def __init__(self, name: str, kind: str, texts: Array, rows: Array) -> None:
         """texts: the odd ones; rows: where they are."""
@@ -173,7 +173,7 @@ class _Slip(InputError):
 
 
 def _said_together(slips: list[_Slip]) -> str:
-    """All slips in one line, so that nobody has to mend them one run at a time."""
+    """All suspected typing errors in one line, so that one run shows them all."""
     first, *others = slips
     if not others:
         return str(first)
@@ -195,7 +195,7 @@ def _without_knots(columns: dict[str, Column]) -> dict[str, Column]:
 
 
 def _target(values: pd.Series, name: str, task: TaskName | None) -> TargetColumn:
-    """Of the rows that have one."""
+    """The target column, learned from the rows that have a target."""
     values = values[np.array([text is not None for text in as_text(values)], dtype=bool)]
     if not len(values):
         raise InputError(f"no row of the public table has a {name!r}.{_say_labels()}")
@@ -263,7 +263,7 @@ _FREE_TEXT = "free text; to use it through a public encoder: TEXT, or as it is: 
 
 
 def _recognize(values: pd.Series, name: str) -> Column:
-    """The column that these public values make."""
+    """The column inferred from these public values."""
     column = _recognized(values, name)
     return replace(column, note=_HINT.sub(lambda hint: _spelled(hint[0], name), column.note))
 
@@ -272,7 +272,7 @@ _HINT = re.compile(r"TYPE=[\w/]+|UNIT|TEXT")
 
 
 def _spelled(hint: str, name: str) -> str:
-    """What to pass to declare this column."""
+    """The argument or option that declares this column."""
     what, _, kind = hint.partition("=")
     if what == "TYPE":
         return spelled(f"types={{{name!r}: {kind!r}}}", f"--type {option(name, f'={kind}')}")
@@ -307,7 +307,7 @@ def _recognized(values: pd.Series, name: str) -> Column:
 
 
 def _recognize_as(values: pd.Series, name: str, kind: str) -> Column:
-    """The column that these public values make as what the user says that it is."""
+    """The column of these public values, read as the type that the user declared."""
     texts = as_text(values)
     there = np.array([text is not None for text in texts], dtype=bool)
     if kind == "ignore":
@@ -407,7 +407,7 @@ def _around_a_spike(numbers: Floats) -> set[float]:
 
 
 def _counts(numbers: Floats, name: str) -> bool:
-    """Whether they number the rows, each once."""
+    """Whether these numbers count the rows, each exactly once."""
     if len(numbers) < _FEWEST or len(np.unique(numbers)) < len(numbers) or (numbers % 1 != 0).any():
         return False
     gapless = numbers.max() - numbers.min() == len(numbers) - 1
@@ -485,7 +485,7 @@ def _date_column(moments: Floats, how: Format) -> Column:
 
 
 def _parts_of(seconds: Floats, how: Format) -> tuple[Part, ...]:
-    """What public moments make worth looking at: that in which they differ."""
+    """The date parts worth using: those in which the public dates differ."""
     if how == "time":
         return ("hour",)
     limits = (float(seconds.min()), float(seconds.max()))
@@ -519,7 +519,7 @@ def _refuse(values: pd.Series, moments: Floats, name: str, rows: Array) -> None:
 
 
 def _recognize_code(texts: Array) -> Column | None:
-    """The column of these texts, none of which is missing; None if they are no codes."""
+    """The column of these texts, none of them missing; None if they are not codes."""
     lengths = {len(text) for text in texts}
     digits = max(lengths)
     if len(lengths) > 1 or not _SHORTEST <= digits <= MOST_DIGITS:
@@ -535,7 +535,7 @@ def _recognize_code(texts: Array) -> Column | None:
 
 
 def _code_column(texts: Array) -> Column:
-    """As many first digits as leave public rows enough for each, and one at least."""
+    """The longest prefix that leaves enough public rows per value; at least one digit."""
     digits = min(max(len(text) for text in texts), MOST_DIGITS)
     for prefix in range(digits, 0, -1):
         found = Counter(first_digits(text, digits=digits, prefix=prefix) or "" for text in texts)

@@ -1,18 +1,17 @@
-"""X and y as users pass them, private or public, as arrays.
+"""Convert X and y, private or public, to arrays.
 
-Public are the kind of a container (an array, a frame and the names of its columns, a list) and its shape: how
-many records, how many values each. They decide what is refused. scikit-learn's own messages quote the array
-for some faults (one dimension, complex numbers, text), and so a private value: those faults are found here
-first.
+The type of a container (an array, a frame with its column names, a list) and its shape are public, and only
+they decide what is refused. scikit-learn's own messages quote the array for some faults (one dimension,
+complex numbers, text), which would reveal a private value, so those faults are found here first.
 
-The contents of a private container decide nothing. NumPy would let them: one None in a list makes an array of
-objects, one text turns all numbers into texts, one complex number makes all of them complex, one nested list
-is an error. So lists and arrays of objects, texts or complex numbers are read here value by value: a number,
-or a text that is one, is that number, true and false are 1 and 0, and anything else is NaN, which makes a
-null record. The shape of a record in a list is the one that more than half of them have; a record of another
-shape is a null record. A frame's column of objects or texts is read likewise, and never refused for what it
-holds: that half of its values are not numbers is up to one of them. A public column that is not a number is
-refused, and so is a type that no number can take, such as dates.
+The contents of a private container never decide anything. In NumPy they would: one None in a list makes an
+array of objects, one text turns all numbers into texts, one complex number makes all of them complex, and
+one nested list is an error. So lists and arrays of objects, texts or complex numbers are read value by
+value. A number, or a text that holds one, becomes that number; true and false become 1 and 0; anything else
+becomes NaN, which makes a null record. In a list, more than half of the records set the shape; a record of
+another shape is a null record. A frame's column of objects or texts is read in the same way and never
+refused for its contents, since a single value may decide whether most of them are numbers. A public column
+that is not numeric is refused, and so is a type that cannot hold numbers, such as dates.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def private_array(X: TableLike, *, name: str = "X", advice: str = ENCODE) -> Arr
 
 
 def private_targets(y: ArrayLike, *, rows: int, real: bool) -> Array:
-    """One target a record: floats if `real`, else labels as they are (objects, if they come in a list)."""
+    """One target per record: floats if `real`, else labels unchanged (objects, if they come in a list)."""
     given = series_values(y)
     if isinstance(given, np.ma.MaskedArray):
         given = np.ma.filled(given.astype(object), None)
@@ -122,7 +121,7 @@ def _numbers(values: list[object], shape: tuple[int, ...]) -> Floats:
 
 
 def _number(value: object) -> float:
-    """`number_of`, and the words that NumPy and polars make of truth values beside a text."""
+    """`number_of`, which also reads the words that NumPy and polars write for booleans in a text column."""
     found = number_of(value)
     if math.isnan(found) and (isinstance(value, str | bytes)):
         return _TRUTHS.get((text_of(value) or "").lower(), found)
@@ -157,7 +156,7 @@ def _of_frame(X: pd.DataFrame, name: str, advice: str) -> Array:
 
 
 def _is_loose(kind: object) -> bool:
-    """One odd cell is enough to make a column of numbers one of objects or texts."""
+    """Whether the type is one that a single odd cell gives a numeric column: objects or texts."""
     if hasattr(kind, "pyarrow_dtype"):
         return storage_of(kind) in ("text", "any")
     return getattr(kind, "kind", "f") in _LOOSE_KINDS and str(kind) != "category"
@@ -183,7 +182,7 @@ def _of_extension(y: pd.Series) -> Array:
 
 
 def _of_lists(X: Sequence[object], name: str) -> Floats:
-    """A list of records, each read alone; one whose shape is not that of most is all NaN."""
+    """A list of records, each read alone; a record whose shape differs from most is all NaN."""
     records = [guarded(_record, record, _UNREADABLE) for record in X]
     shape = _most_common([record.shape for record in records])
     if shape is None:
@@ -211,7 +210,7 @@ def _record(record: object) -> Floats:
 
 
 def _most_common(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The shape that more than half of the records have, which no single odd one decides; None if none."""
+    """The shape of more than half of the records, which no single record decides; None if there is none."""
     ((shape, count),) = Counter(shapes).most_common(1) or [((), 1)]
     return shape if 2 * count > len(shapes) else None
 
@@ -297,7 +296,7 @@ def _check_vector(
 
 
 def check_real(array: Array, *, name: str = "y") -> Array:
-    """The same array, of real numbers."""
+    """The array with real numbers."""
     if array.dtype.kind not in _NUMBERS:
         raise InputError(f"{name} must be real numbers, but its type is {array.dtype}")
     return array

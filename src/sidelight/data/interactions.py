@@ -90,7 +90,7 @@ def with_interactions(
 
 
 def _room(schema: Schema, classes: int, *, n: int, epsilon: float, delta: float, relation: Relation) -> int:
-    """How many features more leave ν below its limit."""
+    """How many more features keep ν below its limit."""
     outputs = classes if classes > 2 else 1
     factor = 1 if relation == "add-or-remove-one" else 2
     one = outputs * factor**2 / (0.3 * n * conversions.gdp_mu(epsilon, delta) ** 2)
@@ -125,7 +125,7 @@ def _ranked(schema: Schema, public: pd.DataFrame, y: Array, pairs: list[Pair]) -
 
 
 def _place(values: Floats) -> Floats:
-    """0 for the largest value, 1 for the next."""
+    """The rank of each value: 0 for the largest, 1 for the next."""
     return np.asarray(np.argsort(np.argsort(-values, kind="stable"), kind="stable"), dtype=np.float64)
 
 

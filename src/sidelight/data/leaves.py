@@ -84,7 +84,7 @@ def answer_blocks(splits: Splits, X: Matrix, which: Array) -> Iterator[tuple[sli
 
 @dataclass(frozen=True, eq=False)
 class LeafModel:
-    """Some trees with D splits each; values are (trees, 2^D, outputs) and are added to a linear score."""
+    """Trees with D splits each; values are (trees, 2^D, outputs) and are added to a linear score."""
 
     splits: Splits
     trees: Indices  # (trees, D): splits

@@ -122,7 +122,7 @@ Positions = NDArray[np.intp]
 
 
 class BinaryStream(Protocol):
-    """Where bytes are read from: a file of Python, or a stream of Arrow."""
+    """A source of bytes: a Python file or an Arrow stream."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -137,7 +137,7 @@ def clean_blocks(stream: BinaryStream, delimiter: str, fields: int) -> Iterator[
 
 
 def count_lines(stream: BinaryStream) -> int:
-    """How many lines there are behind the header line: the sum of what `clean_blocks` says."""
+    """How many lines follow the header: the sum of the counts of `clean_blocks`."""
     lines, last = 0, b"\n"
     while data := stream.read(_BLOCK):
         lines, last = lines + data.count(b"\n"), data[-1:]

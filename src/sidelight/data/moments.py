@@ -141,7 +141,7 @@ def _offset(zone: str | None) -> float:
 
 
 def _of_object(value: object) -> float:
-    """Of what is a date by its type; NaN for anything else."""
+    """Seconds since 1970 of a value with a date type; NaN for anything else."""
     if type(value) is np.datetime64:
         micros = value.astype("datetime64[us]")
         return math.nan if np.isnat(micros) else _within(_second(int(micros.astype(np.int64))))
@@ -176,7 +176,7 @@ def _second(micros: int) -> float:
 
 
 def _within_calendar(seconds: Floats) -> Floats:
-    """NaN for what the calendar does not have: years 1 to 9999."""
+    """The moment, or NaN outside the calendar's years 1 to 9999."""
     return np.where((seconds >= _FIRST) & (seconds <= _LAST), seconds, np.nan)
 
 

@@ -45,7 +45,7 @@ _LEAST = 0.01  # of a probability that becomes log-odds
 
 
 class RawColumn(NamedTuple):
-    """A column as the estimator takes it."""
+    """A column in the form that the estimator expects."""
 
     name: str
     kind: Kind
@@ -91,7 +91,7 @@ def own_columns(
 
 
 def _of_public(values: pd.Series) -> RawColumn:
-    """By the type of a public column."""
+    """The kind of a public column, by its type."""
     name, dtype = str(values.name), values.dtype
     if isinstance(dtype, pandas().CategoricalDtype):
         return RawColumn(name, "category", tuple(dtype.categories.tolist()))
@@ -350,7 +350,7 @@ def _take(given: Given, rows: slice | NDArray[np.intp] | list[int]) -> Given:
 
 
 def _kind(estimator: Estimator) -> TaskName | None:
-    """What scikit-learn says that it is for; None for what is not scikit-learn's."""
+    """Classifier or regressor, as scikit-learn declares it; None for other objects."""
     from sklearn.base import is_classifier, is_regressor
 
     if guarded(is_classifier, estimator, False):
@@ -411,7 +411,7 @@ def _skops() -> Any:
 
 
 def stored_estimator(estimator: Estimator) -> bytes:
-    """An estimator as bytes that are no pickle."""
+    """An estimator as bytes, without pickle."""
     skops = _skops()
     try:
         return bytes(skops.dumps(estimator))

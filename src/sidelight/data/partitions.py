@@ -75,7 +75,7 @@ class BlockRows(PrivateRows):
 
 
 class Question(Protocol):
-    """Asked of every block: a bounded sum over its records. It is sent to the process that holds the
+    """A query to every block: a bounded sum over its records. It is sent to the process that holds the
     block.
     """
 
@@ -124,7 +124,7 @@ def add_shares(shares: Iterable[Share], asked: int, blocks: int) -> BoundedSum:
 
 
 class Blocks(Protocol):
-    """Whoever holds blocks of records and answers questions about them."""
+    """A holder of record blocks that answers queries about them."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -188,7 +188,7 @@ class PartitionedRows(PrivateRows):
 
 
 class _WithPublic:
-    """Blocks, and one more that holds public records."""
+    """Private blocks, plus one block of public records."""
 
     def __init__(self, others: Blocks, public: PublicRows, max_norm: float) -> None:
         rows = PrivateRows(dense(public.X).astype(np.float32), public.y, max_norm=max_norm)
@@ -208,7 +208,7 @@ class _WithPublic:
 
 
 def digest_of_block(rows: BlockRows) -> bytes:
-    """Of the bytes of the records: equal for records that are equal in every bit."""
+    """A hash of the records' bytes: equal for records that agree in every bit."""
     found = hashlib.blake2b(digest_size=32)
     for part in rows._contents:
         found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)

@@ -185,8 +185,9 @@ def _best_scale(z: Floats, y: Array) -> tuple[float, float]:
 # the parts
 
 
-BARELY_RIGHT = 0.7  # of the slope at 0: that of logistic loss at a margin of 0.62
-SPREAD, _LEAST_SPREAD = 0.3, 0.003  # of a regression, whose residuals are shorter than its targets; the least
+BARELY_RIGHT = 0.7  # relative to the slope at 0; logistic loss has it at a margin of 0.62
+SPREAD = 0.3  # for regressions, whose residuals are shorter than their targets
+_LEAST_SPREAD = 0.003
 
 
 def public_precision(
@@ -200,7 +201,7 @@ def public_precision(
     steps: int,
     spread: float,
 ) -> float:
-    """κ: what the mean of the public gradients is worth, where that of the private ones, with noise, is 1."""
+    """κ: the precision of the mean public gradient, relative to that of the noisy mean private gradient."""
     noise = noise_multiplier * sensitivity_factor / (batch * math.sqrt(steps))  # s/C
     return n_public * (dimension * noise**2 / spread + 1 / n_private)
 

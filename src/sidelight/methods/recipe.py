@@ -444,7 +444,7 @@ class Recipe(Flags):
     def setting(self, problem: Problem, *, epsilon: float, delta: float, relation: Relation) -> Setting:
         """The public constants of a run, but for the step size."""
         if check_relation(relation) not in self.relations:
-            raise RelationError(f"{self.name} gives {' or '.join(self.relations)}, not {relation}")
+            raise RelationError(f"{self.name} supports {' or '.join(self.relations)} only, not {relation}")
         n_public = 0 if problem.public is None else problem.public.size
         batch, sampler = self.sampler(problem.n, n_public, relation)
         setting = Setting(

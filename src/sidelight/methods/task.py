@@ -184,7 +184,7 @@ def check_method(method: Method, task: Task) -> None:
     """Refuse a task that the method cannot do, saying what to change."""
     if task.relation not in method.relations:
         raise RelationError(
-            f"{method.name} gives {' or '.join(method.relations)}, not {task.relation}; "
+            f"{method.name} supports {' or '.join(method.relations)} only; "
             f"for the default, {spelled('pass relation=None', 'leave out --relation')}"
         )
     enough = task.public.every.shape[0] if takes_unlabeled(method) else task.public.n

@@ -329,7 +329,7 @@ class Ledger:
         return self._store.append(decide)
 
     def _book(self, entries: list[Entry]) -> Book:
-        """What the entries say; those that a book was made of before are not parsed again."""
+        """The entries as a book; entries that were parsed before are not parsed again."""
         last = self._last
         if last is not None and len(entries) >= last[1] and entries[last[1] - 1].hash == last[0]:
             book = last[2].followed_by(entries[last[1] :])

@@ -196,9 +196,9 @@ def _classes(truth: Array, guess: Array, chances: Floats | None, labels: Sequenc
 
 
 def _groups(column: pd.Series, found: Json) -> Json:
-    """The first score for every value of a public column, the most frequent first; the rare ones together.
+    """The first score for each value of a public column, most frequent first; rare values are grouped.
 
-    Of two classes also how often the second one is predicted: its selection rate.
+    For two classes, also how often the second one is predicted: its selection rate.
     """
     points, classify, guess = found["points"], "confusion" in found, found.get("guess")
     labels = [str(one) for one in found["confusion"]["labels"]] if classify else []
