@@ -106,8 +106,8 @@ def test_contract_catches_a_comparison_that_decides_by_the_sum(monkeypatch: pyte
     """The released number replaced by the private one."""
     honest = _Judge._means
 
-    def unhidden(judge: _Judge, total: BoundedSum) -> tuple[np.ndarray, float]:
-        return np.asarray(value_of(total)) / judge.task.n, honest(judge, total)[1]
+    def unhidden(judge: _Judge, total: BoundedSum, z: float) -> tuple[np.ndarray, float]:
+        return np.asarray(value_of(total)) / judge.task.n, honest(judge, total, z)[1]
 
     monkeypatch.setattr(_Judge, "_means", unhidden)
     with pytest.raises(AssertionError):

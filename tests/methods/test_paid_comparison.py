@@ -1,5 +1,6 @@
 """The paid comparison: bounded by one record, inside the budget, and right where it matters."""
 
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,11 @@ from tests.methods.convex_tools import task_of
 from tests.private_values import value_of
 
 from sidelight import PrivateClassifier, PrivateRegressor
+from sidelight.data.persons import PersonRows, Persons
 from sidelight.data.rows import PrivateRows
 from sidelight.errors import PrivacyWarning
 from sidelight.losses import get_loss
-from sidelight.methods import paid_comparison
+from sidelight.methods import paid_comparison, public_alone
 from sidelight.methods.baselines import Majority
 from sidelight.methods.paid_comparison import PaidComparison
 from sidelight.oracles.linear import loss_sums
@@ -61,6 +63,28 @@ def test_one_record_moves_a_sum_of_losses_at_most_by_its_sensitivity(kind, name,
     loss = get_loss(name)
     moved = assert_bounded(question(kind, loss, relation, 0.7), records(), HOSTILE, relation=relation)
     assert moved > 0.3  # the test can fail
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("kind", ["losses", "right predictions"])
+def test_one_person_moves_a_sum_of_losses_at_most_by_its_sensitivity(kind: str, relation: str) -> None:
+    """With several rows, of which any may be hostile: a person counts with the mean over the usable ones."""
+    loss = get_loss("logistic")
+
+    def summed(people):
+        chosen = [row for rows in people for row in rows]
+        X, y = (np.array(part, dtype=float) for part in zip(*chosen, strict=True))
+        codes = np.repeat(np.arange(len(people)), [len(rows) for rows in people])
+        rows = PersonRows(X, y, persons=Persons(codes, len(people)), max_norm=1.0, admits=loss.admits)
+        if kind == "losses":
+            return loss_sums.clipped_losses(rows, 5 * W, loss=loss, bound=0.7, relation=relation)
+        return loss_sums.loss_differences(
+            rows, 5 * W, 5 * V, loss=loss, bound=0.7, relation=relation, counted=0.5
+        )
+
+    people = [[one, one, one] for one in records(n=5)]
+    strangers = [[one] * 4 for one in HOSTILE] + [HOSTILE]
+    assert assert_bounded(summed, people, strangers, relation=relation) > 0.3
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -210,8 +234,8 @@ def test_private_training_is_given_up_only_if_it_is_clearly_worse(
     """Noise alone is no reason: precision weighting is not expected to be worse than public rows alone."""
     honest = paid_comparison._Judge._means
 
-    def told(judge, total):
-        means, error = honest(judge, total)
+    def told(judge, total, z):
+        means, error = honest(judge, total, z)
         return (means if len(means) == 1 else np.array([errors * error, *means[1:]])), error
 
     monkeypatch.setattr(paid_comparison._Judge, "_means", told)
@@ -220,6 +244,35 @@ def test_private_training_is_given_up_only_if_it_is_clearly_worse(
     which = "the private model" if kept else "the model of the public rows alone"
     assert model.privacy_.returned.startswith(f"{which}:")
     assert ("below" if errors > 0 else "above") in model.privacy_.returned
+
+
+@pytest.mark.parametrize("loss", ["hinge", "huber"])
+def test_margins_are_compared_by_their_probabilities(loss: str) -> None:
+    model = PrivateClassifier(epsilon=2.0, random_state=0, loss=loss).fit(*data(5000, 0), *data(100, 1))
+    found = model.privacy_.details["compared_with_public"]
+    assert found["loss"] == "logistic" and 0.8 < found["accuracy"] <= 1
+    assert model.privacy_.returned.startswith("the private model: on private records its mean log loss")
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_persons_are_compared_too(relation: str) -> None:
+    X, y = data(8000, 0)
+    persons = np.repeat(np.arange(4000), 2)
+    model = PrivateClassifier(epsilon=4.0, random_state=0, relation=relation)
+    model.fit(X, y, *data(100, 1), persons=persons)
+    found = model.privacy_.details["compared_with_public"]
+    assert abs(found["accuracy"] - model.score(*data(6000, 5))) < 0.03 + 4 * found["accuracy_error"]
+    assert model.privacy_.unit != "record" and model.privacy_.epsilon <= 4.0
+
+
+@pytest.mark.parametrize("rows", [0, 9])
+def test_without_public_rows_the_statement_says_that_nothing_was_compared(rows: int) -> None:
+    X, y = data(5000, 0)
+    bounds = {"bounds": (-1, 1), "classes": [False, True]}
+    public = data(rows, 1) if rows else (None, None)
+    model = PrivateClassifier(epsilon=1.0, random_state=0, **bounds).fit(X, y, *public)
+    told = str(model.privacy_).splitlines()[0]
+    assert "not compared with public rows alone" in told and "public rows" in told.split(": ", 2)[2]
 
 
 def test_too_few_records_for_the_budget_are_not_asked() -> None:
@@ -253,3 +306,12 @@ def test_the_page_states_by_how_much_privacy_lets_a_loss_be_flattered() -> None:
     assert f"| {points[0]} points | {' | '.join(points[1:])} |" in page
     losses = [f"{(2 + np.log(2)) * one:.2f}" for one in moved]
     assert f"(b = {2 + np.log(2):.2f}) | {' | '.join(losses)} |" in page
+
+
+def test_the_page_states_how_many_records_it_takes_to_know_that_nothing_can_be_gained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tables.md").read_text()
+    error = 1 / math.sqrt(paid_comparison._LARGER_SHARE) / conversions.gdp_mu(1.0, 1e-6)
+    numbers = (public_alone.CERTAIN + 1) * error / public_alone._UNSEEN
+    entropy = public_alone._ROOM * math.log(2)
+    classes = (public_alone.CERTAIN + 1) * error * (2 + math.log(2)) / entropy
+    assert f"about {round(numbers, -3):,.0f} for numbers, and {round(classes, -4):,.0f} for two" in page

@@ -266,6 +266,7 @@ class PrivateLinear(EstimatorInput):
             regularization=float(self.regularization),
             target_bound=target.bound,
             residual=guide_outputs is not None and guide_outputs.offset is not None,
+            residual_spread=0.0 if public is None else _residual_spread(coordinates, public.y),
         )
 
     # -----------------------------------------------------------------------------------------------
@@ -334,3 +335,11 @@ def _health_check(records: FitRecords, public: PublicTable | None, target: Targe
     if public is not None and public.n:
         every = target_misfits(target, public.y, public.misfits if records.checked else None)
     return HealthCheck.of([records.goal, *records.checked], every)
+
+
+def _residual_spread(coordinates: Coordinates, y: Array) -> float:
+    """The variance of public targets, in squares of the unit of the residuals around a guide; else 0."""
+    guide = coordinates.guide
+    if guide is None or guide.limits is None or not guide.residual or not len(y):
+        return 0.0
+    return float(np.var(np.clip(np.asarray(y, dtype=np.float64), *guide.limits) / guide.residual))

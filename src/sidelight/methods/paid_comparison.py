@@ -5,12 +5,19 @@ the private ones. Private records can, at a small price. Two Gaussian releases, 
 
     before   Σ min(ℓ_i(ŵ), b)               the loss of the public model ŵ on the private records. If it is
                                             larger than in folds of the public rows, they are of another kind,
-                                            and a warning says so (`measured_shift` limits their weight)
+                                            and a warning says so (`measured_shift` limits their weight). If
+                                            it is nearly 0, nothing can be gained (`public_alone`): ŵ is
+                                            returned, and training does not begin
     after    Σ clip(ℓ_i(ŵ) − ℓ_i(w), ±b)    if the private model w is clearly worse, ŵ is returned. Of
                                             classes also how many records ŵ and w predict correctly
 
 b is the largest loss that counts, a public number. ŵ is the model of the public rows alone, in the same
-coordinates; of a regression around a guide it is the guide itself (ŵ = 0).
+coordinates; of a regression around a guide it is the guide itself (ŵ = 0). A person counts with the mean over
+the rows that can be used.
+
+A run that stops releases a part of its fixed plan. Which part depends on a release alone, so the plan bounds
+it, and the statement keeps the plan. What was not released is taken back in a ledger whose filter admitted
+the run: a filter adds up events as they happen, however they were chosen (`Run.finish`, `privacy.filters`).
 
 w was trained on the records that judge it. Differential privacy bounds how much that flatters it: for a loss
 in [0, b] and a w that is μ-GDP under replace-one, the means over training records and over new ones differ in
@@ -24,31 +31,41 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from sidelight.arrays import Floats
 from sidelight.errors import PrivacyWarning, warn_charged
-from sidelight.losses import Loss, get_loss
-from sidelight.methods.baselines import best_on_folds, fit_public
-from sidelight.methods.probabilities import ScaledFit, probability_scale
+from sidelight.methods.probabilities import ScaledFit, WithProbabilities, probability_scale
+from sidelight.methods.public_alone import CERTAIN, PublicAlone
 from sidelight.methods.side_release import WrappedMethod, plan_with_side_release
-from sidelight.methods.task import Fitted, Plan, Task
+from sidelight.methods.task import STOPPED, Fitted, Plan, Task
 from sidelight.oracles.linear.loss_sums import clipped_losses, loss_differences
 from sidelight.privacy import conversions, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, release
 
 SHARE = 0.04  # of μ², for both releases together
+_LARGER_SHARE = 0.25  # for the first, if public rows see nothing to gain and only then private ones can agree
 _COARSEST = 0.02  # of b: a mean loss that is known less well than that is not worth its price
-_CERTAIN = 3.0  # standard errors
 _DOUBTED = 2.0  # standard errors by which the private model has to be worse to be given up
-_MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
 _WARNED = 0.1  # of the loss: public and private records disagree
 _COUNTED = 1 / 3  # of b, for a right prediction: it adds at most 11 % to the noise on the loss
 COMPARED, RETURNED = "compared_with_public", "returned"  # among the details of a statement
 _PUBLIC_MODEL = "the model of the public rows alone"
+
+
+class _Multipliers(NamedTuple):
+    """The noise multipliers of the two releases."""
+
+    before: float
+    after: float
+
+    def share(self, task: Task) -> float:
+        """Of μ², for both."""
+        mu = conversions.gdp_mu(task.epsilon, task.delta)
+        return round(sum((z * mu) ** -2 for z in self), 6)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,17 +78,18 @@ class PaidComparison(WrappedMethod):
     """
 
     share: float = SHARE
-    losses: ClassVar[tuple[str, ...]] = ("logistic", "softmax", "square")
+    losses: ClassVar[tuple[str, ...]] = ("logistic", "softmax", "square", "hinge", "huber")
 
     def plan(self, task: Task) -> Plan:
         if why := self._unsuited(task):
             return self._alone(task, why)
-        z = math.sqrt(2 / self.share) / conversions.gdp_mu(task.epsilon, task.delta)
+        public = PublicAlone.of(task)
+        noise = self._noise(task, public)
         factor = 1 if task.relation == "add-or-remove-one" else 2
-        if z * factor > _COARSEST * task.n:
+        if noise.after * factor > _COARSEST * task.n:
             return self._alone(task, "n·ε is too small for a comparison on private records")
         found = plan_with_side_release(
-            events.repeat(events.gaussian(z), 2),
+            events.compose(*map(events.gaussian, noise)),
             lambda rest: self.method.plan(replace(task, epsilon=rest)),
             epsilon=task.epsilon,
             delta=task.delta,
@@ -81,13 +99,19 @@ class PaidComparison(WrappedMethod):
             return self._alone(task, "the method's plan leaves no part of the budget to a comparison")
         if not found.spends:
             return self._alone(task)
-        details = {**found.inner.details, "comparison_share": self.share}
-        return replace(found.plan, details=details, state={"plan": found.inner, "z": z, "beside": found})
+        details = {**found.inner.details, "comparison_share": noise.share(task)}
+        state = {"plan": found.inner, "noise": noise, "beside": found, "public": public}
+        return replace(found.plan, details=details, state=state)
+
+    def _noise(self, task: Task, public: PublicAlone) -> _Multipliers:
+        """Less noise on the first release if that lets a run end that cannot gain."""
+        mu = conversions.gdp_mu(task.epsilon, task.delta)
+        usual, less = math.sqrt(2 / self.share) / mu, 1 / math.sqrt(_LARGER_SHARE) / mu
+        may_end = [public.may_end(z * public.bound / task.n) for z in (usual, less)]
+        return _Multipliers(less if may_end == [False, True] else usual, usual)
 
     def _unsuited(self, task: Task) -> str:
         """Why nothing is compared, or an empty text."""
-        if task.unit != "record":
-            return "a person has several records"
         if task.public.n < 10:
             return f"there are {task.public.n} public rows" if task.public.n else "there are no public rows"
         return "" if task.loss.name in self.losses else f"the {task.loss.name} loss has no bound"
@@ -99,15 +123,17 @@ class PaidComparison(WrappedMethod):
         if plan.event == events.NoOp():
             reasons = plan.details.get("reasons")
             told = ": ".join([_PUBLIC_MODEL, *(reasons[-1:] if isinstance(reasons, list) else ())])
-        return replace(plan, details={**plan.details, RETURNED: told}, state={"plan": plan, "z": None})
+        return replace(plan, details={**plan.details, RETURNED: told}, state={"plan": plan, "noise": None})
 
     def run(self, task: Task, plan: Plan, *, account: Account, noise: Noise) -> Fitted:
         inner: Plan = plan.state["plan"]
-        z: float | None = plan.state["z"]
-        if z is None:
+        multipliers: _Multipliers | None = plan.state["noise"]
+        if multipliers is None:
             return self.method.run(task, inner, account=account, noise=noise)
-        judge = _Judge(task, z, account, noise)
+        judge = _Judge(task, plan.state["public"], multipliers, account, noise)
         line = judge.before()
+        if judge.ends(line):
+            return judge.ended(line, scaled=_scales(self.method))
         asked = plan.state["beside"].task(task)
         fitted = self.method.run(asked, inner, account=account, noise=noise)
         return judge.after(fitted, line)
@@ -116,12 +142,12 @@ class PaidComparison(WrappedMethod):
 class _Judge:
     """The two releases of one run, and what follows from them."""
 
-    def __init__(self, task: Task, z: float, account: Account, noise: Noise) -> None:
-        self.task, self.z, self._account, self._noise = task, z, account, noise
-        self.public = np.zeros((task.loss.outputs, task.p)) if task.residual else fit_public(task)
-        self.loss = _judging(task)
-        self.bound = self._largest()
-        self.scale = self._scale(self.public, "only_public")
+    def __init__(
+        self, task: Task, public: PublicAlone, z: _Multipliers, account: Account, noise: Noise
+    ) -> None:
+        self.task, self.alone, self.z, self._account, self._noise = task, public, z, account, noise
+        self.public, self.scale = public.weights, public.scale
+        self.loss, self.bound = public.loss, public.bound
 
     def before(self) -> dict[str, object]:
         """Whether public and private records agree: a line for the history, and a warning if they do not."""
@@ -129,10 +155,10 @@ class _Judge:
             clipped_losses, weights=self.scale * self.public, loss=self.loss, bound=self.bound,
             relation=self.task.relation,
         )  # fmt: skip
-        means, error = self._means(self.task.rows.summed(question))
+        means, error = self._means(self.task.rows.summed(question), self.z.before)
         mean = float(means[0])
-        expected, spread = self._in_folds()
-        doubt = max(0.0, mean - expected - _CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
+        expected, spread = self.alone.expected, self.alone.spread
+        doubt = max(0.0, mean - expected - CERTAIN * math.hypot(error, spread)) / max(expected, 1e-12)
         if doubt > _WARNED:
             warn_charged(
                 f"public and private records disagree: the public model's mean loss is {mean:.3g} on private "
@@ -143,6 +169,25 @@ class _Judge:
             "released": "mean loss of the public model", "value": mean, "error": error,
             "in_public_folds": expected,
         }  # fmt: skip
+
+    def ends(self, before: dict[str, Any]) -> bool:
+        """Whether nothing is left to gain: by what was released, and by public rows."""
+        return self.alone.ends(before["value"], before["error"])
+
+    def ended(self, before: dict[str, Any], *, scaled: bool) -> Fitted:
+        """The model of the public rows alone, without a step of training."""
+        bounded = 100 * (before["value"] + CERTAIN * before["error"]) / self.alone.constant
+        what = "variance of the target" if self.loss.name == "square" else "entropy of the classes"
+        why = (
+            f"on private records its mean loss is at most {bounded:.2g} % of the {what}, and no model gains "
+            "more than that"
+        )
+        found: dict[str, object] = {RETURNED: f"{_PUBLIC_MODEL}: {why}", STOPPED: why}
+        line: dict[str, object] = {"step": 0, **before, "ends": True}
+        if not scaled:
+            return Fitted(self.public, [line], [], found)
+        about = probability_scale(self.public, self.task, None, "only_public")[1]
+        return ScaledFit(self.public, [line], [about], found, scale=self.scale)
 
     def after(self, fitted: Fitted, before: dict[str, object]) -> Fitted:
         """The private model, unless it is worse by two standard errors.
@@ -158,7 +203,7 @@ class _Judge:
             bound=self.bound, relation=self.task.relation, counted=self._counted,
             trees=None if fitted.leaves is None else fitted.leaves.times(own),
         )  # fmt: skip
-        means, error = self._means(self.task.rows.summed(question))
+        means, error = self._means(self.task.rows.summed(question), self.z.after)
         gain = float(means[0])
         kept = gain > -_DOUBTED * error
         after = {"released": "gain over public rows alone", "value": gain, "error": error, "kept": kept}
@@ -182,34 +227,15 @@ class _Judge:
         """What a right prediction adds beside the loss; a regression has none."""
         return 0.0 if self.loss.name == "square" else _COUNTED * self.bound
 
-    def _means(self, total: BoundedSum) -> tuple[Floats, float]:
+    def _means(self, total: BoundedSum, z: float) -> tuple[Floats, float]:
         """Noisy means over n records, and the standard deviation of their noise."""
-        std = self.z * total.sensitivity
-        noisy = release(
-            total, std=std, event=events.gaussian(self.z), account=self._account, noise=self._noise
-        ).numpy()
+        std, event = z * total.sensitivity, events.gaussian(z)
+        noisy = release(total, std=std, event=event, account=self._account, noise=self._noise).numpy()
         return noisy / self.task.n, std / self.task.n
-
-    def _largest(self) -> float:
-        """b: of a square loss on [−1, 1] that of being wrong by 1; else that of a sure and wrong guess."""
-        if self.loss.name == "square":
-            return float(self.loss.value(np.ones(1), np.zeros(1))[0])
-        return 2.0 + math.log(max(self.loss.outputs, 2))
 
     def _scale(self, weights: Floats, name: str) -> float:
         """Of the scores whose losses are compared; a regression has none."""
         return 1.0 if self.loss.name == "square" else probability_scale(weights, self.task, None, name)[0]
-
-    def _in_folds(self) -> tuple[float, float]:
-        """The loss of public rows by models that have not seen them: mean and standard error."""
-        public = self.task.public
-        if self.task.residual:
-            z, y = np.zeros((public.n, 1)), public.y
-        else:
-            _, z, y = best_on_folds(public, self.task.loss)
-        values = np.minimum(_values(self.loss, self.scale * z, y), self.bound)
-        error = float(values.std() / math.sqrt(len(values)))
-        return float(values.mean()), math.hypot(error, _MORE_WRONG * self.bound / len(values))
 
 
 def _returned(compared: dict[str, Any]) -> str:
@@ -232,13 +258,8 @@ def _returned(compared: dict[str, Any]) -> str:
     return told + accuracy
 
 
-def _judging(task: Task) -> Loss:
-    """The loss of the probabilities. Of two classes with a square loss it is not what was trained: there, a
-    model that ranks well and is too short would lose."""
-    classes = task.loss.name == "square" and task.target_bound is None
-    return get_loss("logistic") if classes else task.loss
-
-
-def _values(loss: Loss, z: Floats, y: Floats) -> Floats:
-    labels = y.astype(np.intp) if loss.task == "multiclass" else y
-    return np.asarray(loss.value(z if loss.outputs > 1 else z[:, 0], labels))
+def _scales(method: object) -> bool:
+    """Whether the method gives the scale of its probabilities."""
+    if isinstance(method, WithProbabilities):
+        return True
+    return isinstance(method, WrappedMethod) and _scales(method.method)

@@ -32,11 +32,12 @@ from sidelight.errors import (
 from sidelight.losses import Loss, Square
 from sidelight.methods.declare import as_method
 from sidelight.oracles.linear.linear_oracle import PublicOracle
+from sidelight.privacy import events
 from sidelight.privacy.contract import Contract, Payer
 from sidelight.privacy.events import RELATIONS, Event, NoOp, Relation, check_relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.observer import Observer
-from sidelight.privacy.release import Account
+from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.base import LinearProblem
 
@@ -53,6 +54,7 @@ class Task:
         target_bound: for regression, a bound on |y|; None for classification.
         observers: are notified of every private step.
         residual: whether the targets are what a guide of public models gets wrong; w = 0 is the guide alone.
+        residual_spread: then the variance of the public targets, in squares of the unit of residuals.
     """
 
     rows: PrivateRows
@@ -65,6 +67,7 @@ class Task:
     target_bound: float | None = None
     observers: tuple[Observer, ...] = ()
     residual: bool = False
+    residual_spread: float = 0.0
 
     def __post_init__(self) -> None:
         check_relation(self.relation)
@@ -131,6 +134,7 @@ class Plan:
 
 NOTHING = Plan(NoOp())
 NOT_USED = "the private records were not used"
+STOPPED = "stopped"  # among what was found: why a run ended before its plan did
 PUBLIC_APART = "the public records do not depend on the private ones"  # what methods that use them assume
 
 
@@ -369,8 +373,32 @@ def fit_charged(
         rows.bind(noise)
         ready = replace(task, rows=rows, observers=observers)
         fitted = method.run(ready, plan, account=account, noise=noise)
-    statement = contract.statement(run, notes=fitted.notes, assumptions=noise.assumptions, found=fitted.found)
+    notes = fitted.notes
+    if STOPPED in fitted.found:
+        told = _told_of_stop(str(fitted.found[STOPPED]), plan, contract, run)
+        fitted.found[STOPPED], notes = told, [str(told["summary"]), *notes]
+    statement = contract.statement(run, notes=notes, assumptions=noise.assumptions, found=fitted.found)
     return fitted, statement
+
+
+def _told_of_stop(why: str, plan: Plan, contract: Contract, run: Run) -> dict[str, object]:
+    """What was planned, what ran, why it ended, and whether the ledger took the rest back.
+
+    The statement keeps ε of the whole plan: that the run ended depends on what it released, and only a filter
+    proves that a part costs no more than it would by itself.
+    """
+    lowered = contract.settle(run)
+    planned, ran = events.elementary(plan.event), events.elementary(run.released)
+    left_out = events.describe(events.composed(planned - ran))
+    cost = "the ledger is charged for what ran alone" if lowered else "the whole plan stays charged"
+    return {
+        "why": why,
+        "planned": events.describe(plan.event),
+        "ran": events.describe(run.released),
+        "left_out": left_out,
+        "refunded": lowered,
+        "summary": f"training did not begin: {why}. Left out: {left_out}; {cost}",
+    }
 
 
 def _notify_rows_read(observers: tuple[Observer, ...], done: int, records: int) -> None:

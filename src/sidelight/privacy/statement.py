@@ -68,6 +68,12 @@ class PrivacyStatement:
         return str(self.details.get("returned", ""))
 
     @property
+    def stopped(self) -> str:
+        """What a run that ended before its plan did left out, in a sentence; empty for all others."""
+        found = self.details.get("stopped")
+        return str(found.get("summary", "")) if isinstance(found, Mapping) else ""
+
+    @property
     def health(self) -> str:
         """What the health check found, or why there was none, in a sentence; empty for older statements."""
         found = self.details.get("health_check")
@@ -99,6 +105,7 @@ class PrivacyStatement:
             if math.isfinite(self.epsilon)
             else f"no privacy: {self.method} carries no guarantee",
             f"charged: {events.describe(self.plan)}",
+            *([f"stopped: {self.stopped}"] if self.stopped else []),
             *([f"health check: {self.health}"] if self.health else []),
             *(f"assumes: {assumption}" for assumption in self.assumptions),
         ]

@@ -101,7 +101,7 @@ def _hash(text: str) -> str:
 
 _RATES = (1e-4, 1e-3, 1e-2, 0.05, 0.1, 0.5)
 _SHOWN_ELSEWHERE = {"notes", "reasons", "chosen", "epsilon_requested", "health_check"}
-_SHOWN_ELSEWHERE |= {"returned", "compared_with_public"}
+_SHOWN_ELSEWHERE |= {"returned", "compared_with_public", "stopped"}
 
 
 def view(card: Card) -> Json:

@@ -70,7 +70,7 @@ class LeafOracle:
         return self._rows.summed(question)
 
 
-class _Held(NamedTuple):
+class HeldRows(NamedTuple):
     """Rows, their targets, what each counts (0 for one that cannot be used)."""
 
     X: Matrix
@@ -82,7 +82,7 @@ class _Held(NamedTuple):
 class _State:
     """What is remembered of the rows of one block, or of all."""
 
-    held: _Held
+    held: HeldRows
     line: Floats  # (n, outputs): the linear score
     trees: Floats  # (n, outputs): that of the trees so far
     bits: NDArray[np.uint8] | None  # (splits / 8, n): packed answers
@@ -128,7 +128,7 @@ class _Subject:
             act(block, packed & np.uint8(1), places)
 
     def _begun(self, rows: PrivateRows) -> _State:
-        held = _held(rows, self.loss)
+        held = held_rows(rows, self.loss)
         n = held.X.shape[0]
         line = np.empty((n, len(self.coef)))
         for block in blocks_of(*held.X.shape):
@@ -144,7 +144,8 @@ class _Subject:
 _ROWS = 1 << 14  # whose answers and leaves stay in cache
 
 
-def _held(rows: PrivateRows, loss: Loss) -> _Held:
+def held_rows(rows: PrivateRows, loss: Loss) -> HeldRows:
+    """Records, each of which counts 1, or the rows of persons, which count 1 together; 0 if unusable."""
     if isinstance(rows, PersonRows):
         (X, y, _, null), order, offsets = person_contents(rows)
         usable = ~(null | ~loss.admits(y))
@@ -158,7 +159,7 @@ def _held(rows: PrivateRows, loss: Loss) -> _Held:
         usable = ~(null | ~loss.admits(y))
         share = usable.astype(np.float64)
     targets = np.where(usable, y, 0)
-    return _Held(X, targets.astype(np.intp) if loss.task == "multiclass" else targets, share)
+    return HeldRows(X, targets.astype(np.intp) if loss.task == "multiclass" else targets, share)
 
 
 def _leaf_sums(

@@ -1,4 +1,7 @@
-"""Sums of bounded losses over private records, and counts of right predictions: of one model, or of two."""
+"""Sums of bounded losses over private records, and counts of right predictions: of one model, or of two.
+
+A person counts as one record, with the mean over the rows that can be used.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import numpy as np
 
 from sidelight.arrays import Array, Floats
 from sidelight.data.leaves import LeafModel
-from sidelight.data.rows import PrivateRows, contents
+from sidelight.data.rows import PrivateRows
 from sidelight.losses import RAMP, Loss
+from sidelight.oracles.linear.leaf_sums import held_rows
 from sidelight.oracles.linear.row_sums import RowReader
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
@@ -22,8 +26,8 @@ def clipped_losses(
 ) -> BoundedSum:
     """Σ min(ℓ_i(w), bound), (1,).
 
-    Guarantee: a record adds a number in [0, bound], and 0 if it is null. One more or less, or one replaced,
-    moves the sum by at most the bound.
+    Guarantee: a record, or the mean over a person's usable rows, adds a number in [0, bound], and 0 if it is
+    null. One more or less, or one replaced, moves the sum by at most the bound.
     """
 
     def value(X: Array, y: Array) -> Floats:
@@ -48,9 +52,9 @@ def loss_differences(
     `trees` are on top of the second model. With `counted` > 0 the sum has three entries: the other two are
     that number times how many records the first, and the second, model predicts correctly.
 
-    Guarantee: a record adds a number in [−bound, bound] and two in [0, counted], and 0 if it is null. One
-    more or less moves the sum by at most hypot(bound, √2 counted), one replaced by hypot(2 bound, √2
-    counted).
+    Guarantee: a record, or the mean over a person's usable rows, adds a number in [−bound, bound] and two in
+    [0, counted], and 0 if it is null. One more or less moves the sum by at most hypot(bound, √2 counted), one
+    replaced by hypot(2 bound, √2 counted).
     """
 
     def difference(X: Array, y: Array) -> Floats:
@@ -87,15 +91,14 @@ def _right(z: Floats, y: Array) -> Floats:
 def _summed(
     rows: PrivateRows, loss: Loss, each: Each, low: Floats, high: Floats, relation: Relation
 ) -> BoundedSum:
-    """The sum over records of what each adds, within [low, high] ∋ 0 by entry."""
-    X, y, norms, null = contents(rows)
-    total = np.zeros(len(low))
+    """The sum over records of what each adds, within [low, high] ∋ 0 by entry; of a person it is the mean."""
+    X, y, share = held_rows(rows, loss)
+    total, used = np.zeros(len(low)), share > 0
     with np.errstate(all="ignore"):  # a warning about a value would be an output
-        ignored = null | ~loss.admits(y)
-        targets = np.where(ignored, 0, y).astype(np.intp) if loss.task == "multiclass" else y
-        for block in RowReader(X, targets, norms).blocks():
+        for block in RowReader(X, y, share).blocks():
             part = np.clip(np.nan_to_num(each(block.X, block.y), nan=0.0), low, high)
-            part[ignored[block.where]] = 0
+            part *= share[block.where][:, None]
+            part[~used[block.where]] = 0
             total += part.sum(axis=0)
     replaced = check_relation(relation) == "replace-one"
     reach = high - low if replaced else np.maximum(np.abs(low), np.abs(high))
