@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from experiments.networks_auto.report import page, table  # noqa: E402
+from experiments.networks_auto.report import BY_NAME, page, table  # noqa: E402
 from experiments.networks_auto.tasks import DEVELOPED, SCORED_ONCE, TASKS, Task  # noqa: E402
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
@@ -57,7 +57,8 @@ BY_HAND = {
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments.networks_auto", description=__doc__)
     parser.add_argument("--task", nargs="+", choices=list(TASKS))
-    parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *FREE], help="these methods")
+    parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *FREE, *BY_NAME], help="these methods")
+    parser.add_argument("--by-name", action="store_true", help="every method by its name too")
     parser.add_argument("--epsilon", nargs="+", type=float, default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
@@ -84,7 +85,7 @@ def jobs(args: argparse.Namespace) -> list[Job]:
         {"task": task, "method": method, "epsilon": f"{epsilon:g}", "seed": seed}
         for seed in range(args.seeds)
         for task in args.task or grid
-        for method in args.only or (*FREE, *PRIVATE)
+        for method in args.only or (*FREE, *PRIVATE, *(BY_NAME if args.by_name else ()))
         for epsilon in ((0.0,) if method in FREE else args.epsilon)
     ]
 
@@ -177,7 +178,7 @@ def score(task: Task) -> tuple[float, float]:
 
 
 def make(task: Task, method: str, epsilon: float, seed: int) -> Trainer:
-    """The trainer, with everything left to `auto` or to `only_public`."""
+    """The trainer, with everything left to the method."""
     return Trainer(
         task.model, nn.CrossEntropyLoss(), epsilon=epsilon or 1.0, delta=DELTA, random_state=seed,
         progress=False, public_augment=task.augment, method=method,

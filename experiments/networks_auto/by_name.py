@@ -2,7 +2,7 @@
 
 Every method for networks by its name, with nothing else given but ε, on four architectures: a CNN, an MLP,
 an LSTM over the rows of an image and a transformer over its patches. MNIST: 6,000 private images and 1,500
-public ones; --quick takes scikit-learn's 8 × 8 digits. Writes OUT/by_name.csv.
+public ones; --quick takes scikit-learn's 8 × 8 digits. Runs what is missing from OUT/by_name.csv.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from experiments.sweep import one_thread
 one_thread()
 
 import argparse  # noqa: E402  (threads are fixed before NumPy is imported)
-import csv  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections.abc import Callable  # noqa: E402
@@ -24,16 +23,15 @@ import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from experiments.coupling_table3.digits import Pair, mnist  # noqa: E402
+from experiments.networks_auto.report import BY_NAME as METHODS  # noqa: E402
+from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
 
 __all__ = ["ARCHITECTURES", "METHODS", "Digits", "accuracy", "digits"]
 
 HERE = Path(__file__).parent
-FIELDS = ("architecture", "method", "epsilon", "accuracy", "steps", "seconds", "notes")
-METHODS = (
-    "dp_sgd", "only_private", "full_private", "dope_sgd", "coupling", "sample_mechanism", "dpmd", "adamix",
-    "adadps", "ppsgd",
-)  # fmt: skip
+FIELDS = ("architecture", "method", "epsilon")
+RESULTS = ("accuracy", "steps", "seconds", "notes")
 
 
 class Digits(NamedTuple):
@@ -137,19 +135,22 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     warnings.simplefilter("ignore")
     data = digits(quick=args.quick)
-    with (args.out / "by_name.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(FIELDS)
-        for architecture in args.architecture:
-            for method in args.method:
-                began = time.process_time()
-                found, trainer = accuracy(architecture, method, data, epsilon=args.epsilon)
-                notes: Any = trainer.privacy_.details["notes"]
-                writer.writerow([
-                    architecture, method, args.epsilon, f"{found:.4f}", len(trainer.history_),
-                    f"{time.process_time() - began:.0f}", "; ".join(map(str, notes)),
-                ])  # fmt: skip
-                file.flush()
+
+    def run(job: Job) -> dict[str, Any]:
+        began = time.process_time()
+        found, trainer = accuracy(job["architecture"], job["method"], data, epsilon=float(job["epsilon"]))
+        notes: Any = trainer.privacy_.details["notes"]
+        return {
+            "accuracy": f"{found:.4f}", "steps": len(trainer.history_),
+            "seconds": f"{time.process_time() - began:.0f}", "notes": "; ".join(map(str, notes)),
+        }  # fmt: skip
+
+    jobs: list[Job] = [
+        {"architecture": architecture, "method": method, "epsilon": f"{args.epsilon:g}"}
+        for architecture in args.architecture
+        for method in args.method
+    ]
+    sweep(jobs, run, args.out / "by_name.csv", fields=FIELDS, results=RESULTS, workers=1, title="by name")
 
 
 if __name__ == "__main__":

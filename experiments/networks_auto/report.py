@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,13 @@ METHODS = {
     "opacus by hand, cold": "Opacus by hand, cold", "opacus by hand, warm": "Opacus by hand, warm",
     "no privacy": "no privacy",
 }  # fmt: skip
-PRIVATE = ("auto", "opacus by hand, cold", "opacus by hand, warm")
-_BEHIND = 0.5  # points
+BY_NAME = (
+    "dp_sgd", "only_private", "full_private", "dope_sgd", "coupling", "sample_mechanism", "dpmd", "adamix",
+    "adadps", "ppsgd",
+)  # fmt: skip
+PRIVATE = ("auto", "opacus by hand, cold", "opacus by hand, warm", *BY_NAME)
+PUBLIC = ("only_public", "public by hand")
+_CLEARLY = 2  # standard errors of a paired difference
 _COLUMNS = {
     "length": "‖g‖", "around_public": "around public", "around_best": "around best",
     "noise_to_signal": "noise", "public": "public", "one_step": "one step", "released": "released",
@@ -30,9 +37,11 @@ _COLUMNS = {
 
 def table(runs: Sequence[Row], what: str = "accuracy", *, scale: float = 100, digits: int = 2) -> str:
     """A line for each problem and ε, a column for each method: means over seeds, and their errors."""
-    lines = [f"| problem | ε | seeds | {' | '.join(METHODS.values())} |", "|---" * (3 + len(METHODS)) + "|"]
+    run = {row["method"] for row in runs}
+    methods = {**METHODS, **{name: f"`{name}`" for name in BY_NAME if name in run}}
+    lines = [f"| problem | ε | seeds | {' | '.join(methods.values())} |", "|---" * (3 + len(methods)) + "|"]
     for task, epsilon in cells(runs):
-        found = [values(runs, task, epsilon, method, what) for method in METHODS]
+        found = [values(runs, task, epsilon, method, what) for method in methods]
         shown = [_mean([scale * value for value in one.values()], digits) for one in found]
         lines.append(f"| {task} | {epsilon} | {len(found[0]) or '–'} | {' | '.join(shown)} |")
     return "\n".join(lines)
@@ -62,31 +71,73 @@ def _mean(found: Sequence[float], digits: int) -> str:
     return f"{average:.{digits}f}" + (f" ± {error:.{digits}f}" if count > 1 else "")
 
 
+@dataclass(frozen=True)
+class Gain:
+    """The bare call less the best of its rivals in one cell, on the seeds that all have."""
+
+    task: str
+    epsilon: str
+    rival: str
+    mean: float
+    error: float  # of the paired difference; not a number for one seed
+
+    @property
+    def clearly_behind(self) -> bool:
+        """By more than two standard errors."""
+        return self.mean < -_CLEARLY * self.error
+
+
+def gains(
+    runs: Sequence[Row], tasks: Sequence[str], rivals: Sequence[str], what: str = "accuracy"
+) -> list[Gain]:
+    """One for each problem and ε; of accuracy in points, of log loss so that lower is better."""
+    found, sign = [], 100.0 if what == "accuracy" else -1.0
+    for task, epsilon in cells(runs):
+        ours = values(runs, task, epsilon, "auto", what)
+        every = {rival: values(runs, task, epsilon, rival, what) for rival in rivals}
+        others = {rival: one for rival, one in every.items() if one}
+        shared = [seed for seed in ours if all(seed in other for other in others.values())]
+        if task in tasks and shared and others:
+            best = max(others, key=lambda rival: sign * sum(others[rival][seed] for seed in shared))
+            paired = [sign * (ours[seed] - others[best][seed]) for seed in shared]
+            found.append(Gain(task, epsilon, best, *mean_and_error(paired)[:2]))
+    return found
+
+
 def verdict(runs: Sequence[Row], tasks: Sequence[str]) -> str:
     """In how many cells of these problems the bare call is where it should be."""
-    private = gains(runs, tasks, PRIVATE[1:])
-    free = gains(runs, tasks, ("only_public", "public by hand"))
-    if not private or not free:
-        return "none"
-    level, above = sum(gain >= -_BEHIND for gain in private), sum(gain >= 0 for gain in free)
-    return (
-        f"within {_BEHIND:g} points of the best private setting by hand, or better, in {level} of "
-        f"{len(private)} cells (worst: {min(private):+.2f}), and not below public records alone in "
-        f"{above} of {len(free)} (worst: {min(free):+.2f})"
-    )
+    parts = []
+    for rivals, name in ((PRIVATE[1:], "the best private column"), (PUBLIC, "the better public column")):
+        found = gains(runs, tasks, rivals)
+        judged = [one for one in found if not math.isnan(one.error)]
+        if not found:
+            return "none"
+        level = sum(not one.clearly_behind for one in judged)
+        ahead, worst = sum(one.mean >= 0 for one in found), min(one.mean for one in found)
+        parts.append(
+            f"at or above {name} in {ahead} of {len(found)} cells (worst: {worst:+.2f} points), and not "
+            f"clearly behind it in {level} of the {len(judged)} with several seeds"
+        )
+    return "; ".join(parts)
 
 
-def gains(runs: Sequence[Row], tasks: Sequence[str], rivals: Sequence[str]) -> list[float]:
-    """Points of the bare call over the best rival, for each problem and ε, on the seeds that all have."""
-    found = []
-    for task, epsilon in cells(runs):
-        ours = values(runs, task, epsilon, "auto", "accuracy")
-        others = [values(runs, task, epsilon, rival, "accuracy") for rival in rivals]
-        shared = [seed for seed in ours if all(seed in other for other in others)]
-        if task in tasks and shared:
-            best = max(sum(other[seed] for seed in shared) for other in others)
-            found.append(100 * (sum(ours[seed] for seed in shared) - best) / len(shared))
-    return found
+def losses(runs: Sequence[Row]) -> str:
+    """Every cell in which the bare call's mean is behind, with the paired standard error over seeds."""
+    tasks, lines = [*DEVELOPED, *SCORED_ONCE], []
+    for what, rivals, unit, digits in (
+        ("accuracy", PRIVATE[1:], "points", 2), ("accuracy", PUBLIC, "points", 2), ("loss", PUBLIC, "", 3),
+    ):  # fmt: skip
+        behind = [one for one in gains(runs, tasks, rivals, what) if one.mean < 0]
+        whose = "the best private column" if rivals is not PUBLIC else "the better public column"
+        cells_ = [
+            f"{'**' * one.clearly_behind}*{one.task}* at ε = {one.epsilon}: {one.mean:.{digits}f}"
+            f"{'' if math.isnan(one.error) else f' ± {one.error:.{digits}f}'} "
+            f"({METHODS.get(one.rival, one.rival)}){'**' * one.clearly_behind}"
+            for one in behind
+        ]
+        named = "log loss" if what == "loss" else f"accuracy, {unit}"
+        lines.append(f"- {named}, against {whose}: {'; '.join(cells_) or 'nowhere'}.")
+    return "\n".join(lines)
 
 
 def by_name(rows: Sequence[Row]) -> str:
@@ -159,6 +210,7 @@ def page(runs: Sequence[Row], *, planned: int) -> str:
         "seconds": table(runs, "seconds", scale=1, digits=0),
         "developed": verdict(runs, DEVELOPED),
         "once": verdict(runs, SCORED_ONCE),
+        "losses": losses(runs),
         "by_name": by_name(read(here / "by_name.csv")),
         "step_rule": step_rule(read(here / "step_rule.csv")),
         "ways": ways(read(here / "way.csv")),

@@ -61,6 +61,19 @@ def test_a_step_that_diverges_is_taken_back_and_the_next_are_shorter() -> None:
     assert guard.scale == 0.25 and "step 2, 3" in guard.notes[0]
 
 
+def test_records_that_were_learned_from_can_only_tell_what_is_worse_than_chance() -> None:
+    """They are known by heart at a warm start: that they are forgotten is no sign of a step too long."""
+    guard, model = guarded(PUBLIC, seen=True, steps=3)
+    start = vector(model)
+    assert guard.chance is not None and guard.judge is not None
+    losses = iter([0.01, guard.chance, 2 * guard.chance + 0.3])
+    guard._loss = lambda: next(losses)  # type: ignore[method-assign]
+    for scale in (1.0, 1.0, 0.5):
+        write(model, start)
+        guard.after_step()
+        assert guard.scale == scale
+
+
 def test_a_run_that_learns_nothing_is_stopped_after_a_third_of_its_plan() -> None:
     trainer = dead(make(optimizer=STILL))
     assert len(trainer.history_) == 56 and "stopped after 56 of 150 steps" in notes(trainer)

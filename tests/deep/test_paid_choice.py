@@ -1,6 +1,7 @@
 """Private records choose between a network and its start: bounded, charged, and with the right answer."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from sidelight.deep.paid_choice import (
     WAY,
     PaidChoice,
     between,
+    crossing,
     planned,
+    surprises,
 )
 from sidelight.deep.private_records import PrivateAugment, PrivateRecords, RecordBatches
 from sidelight.oracles.network.network_oracle import NetworkOracle
@@ -50,8 +53,10 @@ def asked(
     choice = planned(problem(PRIVATE, mlp(1)), PUBLIC, **HOW)
     assert isinstance(choice, PaidChoice) and choice.scale is not None
     asks, start = getattr(choice, of), vector(model)
-    points = [scale * start] if of == "scale" else [start, *(between(start, FAR, way) for way in WAY)]
-    asks.place(model, points)
+    if of == "scale":
+        asks.place(model, scale * start, FAR, (0.0,))
+    else:
+        asks.place(model, start, FAR, (0.0, *WAY))
     total = asks.total(where, "add-or-remove-one")
     return torch.as_tensor(share_of(total)), total.sensitivity
 
@@ -83,6 +88,8 @@ def test_a_record_moves_the_vector_at_most_by_its_sensitivity(of: str) -> None:
 def test_a_vector_that_is_not_clipped_is_found_out(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above sees the faults that it is there for: no clip, and a clip of another length."""
     monkeypatch.setattr(paid_choice, "_LIMIT", 1e9)
+    honest = paid_choice.surprises
+    monkeypatch.setattr(paid_choice, "surprises", lambda *args: [3 * one for one in honest(*args)])
     assert furthest(of) <= 1 + 1e-5  # the clip holds alone
     monkeypatch.setattr(paid_choice.Flat, "factors", lambda _, norms: torch.ones_like(norms))
     assert furthest(of) > 1
@@ -95,7 +102,7 @@ def test_records_that_cannot_be_used_add_nothing() -> None:
         assert torch.equal(asked(one)[0], base)
 
 
-def test_the_sums_are_of_differences_of_losses_and_of_right_answers() -> None:
+def test_the_sums_are_of_surprises_and_of_right_answers() -> None:
     found, _ = asked(PRIVATE, scale=1.05)
     right, _ = asked(PRIVATE, of="network")
     model = mlp(1)
@@ -108,9 +115,11 @@ def test_the_sums_are_of_differences_of_losses_and_of_right_answers() -> None:
 
     start = vector(model)
     z = scores(1.05 * start)
-    gains = torch.stack([loss(z, y) - loss(s * z, y) for s in SCALES], dim=1).clamp(-2, 2)
-    short = (CLIP / gains.norm(dim=1).clamp(min=CLIP))[:, None]
-    assert torch.allclose(found.float(), (gains * short).sum(0), rtol=1e-3, atol=1e-3)
+    rows, span = range(len(y)), z.max(1).values - z.min(1).values
+    expected = torch.stack([(torch.softmax(s * z, 1) * z).sum(1) for s in SCALES], dim=1)
+    surprise = (z[rows, y][:, None] - expected) / span[:, None]
+    assert float(surprise.norm(dim=1).max()) <= CLIP  # none is clipped
+    assert torch.allclose(found.float(), surprise.sum(0), rtol=1e-3, atol=1e-3)
     first = (scores(start).argmax(1) == y).float()
     points = [scores(between(start, FAR, way)) for way in WAY]
     more = torch.stack([(one.argmax(1) == y).float() - first for one in points], dim=1)
@@ -196,6 +205,54 @@ def test_where_it_cannot_be_made_the_statement_says_why(why: str) -> None:
             del type(model).__deepcopy__  # type: ignore[attr-defined]
     said = {"noise": "its noise would hide", "outputs": "more than scores", "copies": "cannot be compared"}
     assert said[why] in found["skipped"] and "gains" not in found
+
+
+@pytest.mark.parametrize(("means", "scale"), [
+    ((0.3, 0.1, -0.1, -0.2), math.sqrt(0.5)), ((0.2, -0.1, -0.2, -0.3), 0.25 * 2 ** (2 / 3)),
+    ((-0.1, -0.2, -0.3, -0.4), 0.25), ((0.4, 0.3, 0.2, 0.1), 2.0), ((0.1, 0.3, -0.2, -0.2), math.sqrt(0.5)),
+])  # fmt: skip
+def test_the_scale_is_where_the_means_cross_zero(means: tuple[float, ...], scale: float) -> None:
+    assert crossing(means) == pytest.approx(scale)
+
+
+@pytest.mark.parametrize("right_scale", [0.4, 1.0, 1.5])
+def test_the_scale_is_the_one_whose_probabilities_are_right(right_scale: float) -> None:
+    """Also of scores with sure and wrong guesses, which a clip of losses would not hear."""
+    made = torch.Generator().manual_seed(1)
+    z = 4 * torch.randn(40_000, 5, generator=made)
+    y = torch.multinomial(torch.softmax(right_scale * z, dim=1), 1, generator=made)[:, 0]
+    means = torch.stack(surprises([z], y), dim=1).mean(0)
+    assert crossing(means.tolist()) == pytest.approx(right_scale, rel=0.25)
+    assert all(float(one.abs().max()) <= 1 for one in surprises([z], y))
+
+
+class Named(NamedTuple):
+    """An output with named parts, as those of transformers."""
+
+    logits: Tensor
+
+
+class Inside(nn.Module):
+    """A network that gives named parts, and has a frozen body."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.body, self.inner = nn.Linear(4, 4).requires_grad_(False), inner
+
+    def forward(self, x: Tensor) -> Named:
+        return Named(self.inner(x + 0.01 * self.body(x)))
+
+
+def test_outputs_with_logits_are_compared_and_a_frozen_part_is_not_copied() -> None:
+    model = Inside(mlp())
+    trainer = make(model)
+    trainer.loss = lambda outputs, targets: loss(outputs.logits, targets)
+    found: Any = trainer.fit(PRIVATE, PUBLIC).privacy_.details[COMPARED]
+    assert len(found["gains"]) == len(WAY) and len(found["scales"]) == len(SCALES)
+    copied = paid_choice._frozen_copy(model)
+    mine, own = dict(model.named_parameters()), dict(copied.named_parameters())
+    same = {name for name in mine if mine[name].data_ptr() == own[name].data_ptr()}
+    assert same == {"body.weight", "body.bias"} and model.inner[0].weight.requires_grad  # type: ignore[index]
 
 
 def _refused(self: nn.Module, memo: Any) -> nn.Module:

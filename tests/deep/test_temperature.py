@@ -12,7 +12,9 @@ from sidelight.deep import Trainer
 from sidelight.deep.temperature import fold_temperature
 from sidelight.methods import dp_sgd
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems import public_training
 from sidelight.problems.datasets import Loading, Records
+from sidelight.problems.public_training import FACTOR, CycleSetting
 
 APART = blobs(300, 7)
 
@@ -70,3 +72,42 @@ def test_a_fit_says_so_in_its_statement() -> None:
     ).fit(blobs(400, 1))  # fmt: skip
     notes = " ".join(trainer.privacy_.details["notes"])
     assert "held-out public records best" in notes
+
+
+def few_and_wide(seed: int) -> TensorDataset:
+    """Rows of which a network learns by heart what is chance."""
+    made = torch.Generator().manual_seed(seed)
+    x = torch.randn(120, 4, generator=made)
+    return TensorDataset(x, (x[:, 0] + 2 * torch.randn(120, generator=made) > 0).long())
+
+
+@pytest.mark.parametrize("method", ["only_public", "auto"])
+def test_public_records_alone_have_the_temperature_of_their_folds(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is held out, and nothing spent: folds that a network has not seen say how sure it may be."""
+
+    def won(race: Any) -> CycleSetting:
+        race._run(setting := CycleSetting(step_size=8e-3, epochs=120, label_smoothing=0.0))
+        return setting
+
+    monkeypatch.setattr(public_training._Race, "won", won)
+
+    def fitted(loss_of: Any) -> tuple[Trainer, float]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 2))
+        how = {"epsilon": 0.05, "delta": 1e-5, "random_state": 0, "progress": False}
+        trainer = Trainer(model, loss_of, method=method, **how)
+        trainer.fit(few_and_wide(1), few_and_wide(2))
+        return trainer, trainer.evaluate(few_and_wide(3))["loss"]
+
+    trainer, found = fitted(loss)
+    factor = trainer.privacy_.details["public_training"][FACTOR]
+    assert factor < 1 and f"multiplied by {factor:.2f}" in str(trainer.privacy_.details["notes"])
+    last: Any = trainer.model[2]
+    with torch.no_grad():
+        last.weight /= factor
+        last.bias /= factor
+    assert trainer.evaluate(few_and_wide(3))["loss"] > found
+    other, _ = fitted(lambda outputs, targets: loss(2 * outputs, targets))
+    assert "multiplied" not in str(other.privacy_.details["notes"])  # it is no loss of these probabilities

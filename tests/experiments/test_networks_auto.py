@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from experiments.networks_auto.__main__ import FREE, PRIVATE, arguments, jobs, main
-from experiments.networks_auto.report import page, table, verdict
+from experiments.networks_auto.report import gains, losses, page, table, verdict
 from experiments.sweep import read
 
 
@@ -36,10 +36,36 @@ def test_the_verdict_compares_seeds_that_all_methods_have() -> None:
     free = [row("only_public", 0.8, "0"), row("public by hand", 0.81, "0")]
     runs = [*free, row("auto", 0.84), row("opacus by hand, cold", 0.7), row("opacus by hand, warm", 0.85)]
     said = verdict([*runs, row("auto", 0.1, seed="1")], ("magic",))
-    assert "in 0 of 1 cells (worst: -1.00)" in said and "in 1 of 1 (worst: +3.00)" in said
+    assert "in 0 of 1 cells (worst: -1.00" in said and "in 1 of 1 cells (worst: +3.00" in said
     assert verdict(free, ("magic",)) == "none"
     line = table([*runs, row("auto", 0.86, seed="1")]).splitlines()[2]
     assert line.startswith("| magic | 2 | 2 | 85.00 ± 1.00 | 80.00 | 81.00 | 70.00 | 85.00 | – |")
+
+
+def test_behind_is_beyond_two_paired_standard_errors() -> None:
+    """Splits differ by more than methods do, so that differences of the same split are what counts."""
+    ours, rival = (0.80, 0.90, 0.85), (0.81, 0.911, 0.859)
+    runs = [
+        row(method, value, seed=str(seed))
+        for method, values in (("auto", ours), ("dope_sgd", rival))
+        for seed, value in enumerate(values)
+    ]
+    [gain] = gains(runs, ("magic",), ("dope_sgd", "dpmd"))
+    assert (
+        gain.clearly_behind
+        and gain.mean == pytest.approx(-1.0)
+        and gain.error == pytest.approx(0.058, abs=0.001)
+    )
+    [noisy] = gains([*runs[:5], row("dope_sgd", 0.80, seed="2")], ("magic",), ("dope_sgd",))
+    assert not noisy.clearly_behind
+
+
+def test_cells_that_lose_are_named() -> None:
+    runs = [
+        {**row(method, 0.8 if method == "auto" else 0.81, "2" if method == "auto" else "0"), "loss": "0.4"}
+        for method in ("auto", "only_public")
+    ]
+    assert "*magic* at ε = 2: -1.00 (`only_public`)" in losses(runs)
 
 
 def test_the_page_says_how_much_of_it_was_run() -> None:

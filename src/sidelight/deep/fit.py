@@ -49,6 +49,7 @@ from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
+from sidelight.problems.public_training import FACTOR
 
 __all__ = ["Fit", "Helper", "scores"]
 
@@ -109,7 +110,7 @@ class Fit(Preparation):
         )  # fmt: skip
         run, _ = free.begin()
         write(self.model, self.start)
-        folded = fold_temperature(self.oracle, self.held_out)
+        folded = self._fold_public()
         self.statement = free.statement(run, notes=[NOT_USED, *folded])
 
     def _begin(self, saved: RunState | None) -> None:
@@ -219,8 +220,15 @@ class Fit(Preparation):
             write(self.model, between(self.start, result, self._way_unasked(dead=dead)))
             return fold_temperature(self.oracle, self.held_out)
         write(self.model, between(self.start, result, found["way"]) if found["way"] else self.start)
+        if not found["way"] and "scales" not in found:
+            return self._fold_public()
         scale_scores(self.model, found["scale"])
         return []
+
+    def _fold_public(self) -> list[str]:
+        """The temperature of a network that public records alone have trained."""
+        factor = float(str(self.problem.public_training.get(FACTOR, 1.0)))
+        return fold_temperature(self.oracle, self.held_out, learned=self.public, factor=factor)
 
     def _way_unasked(self, *, dead: bool) -> float:
         """How far to go from a warm start where private records are not asked."""

@@ -80,7 +80,7 @@ class Guard:
 
     Args:
         seen: whether the judges were learned from. Their loss at a warm start is then lower than that of any
-            other record, so that they can only tell what is worse than chance.
+            other record, so that they can only tell what is much worse than chance and than the start.
         shortens: whether steps that diverge are taken back and `scale` is halved. A user's own optimizer and
             scheduler know nothing of `scale`: there, a loss that is not finite ends the run.
         stops: whether a dead run is stopped.
@@ -105,7 +105,9 @@ class Guard:
         start = None if held_out is None else held_out.score()
         self._named = held_out is not None and len(held_out) >= _FEWEST_JUDGES
         self.chance = None if start is None else start.chance
+        self.reference: float | None = None  # of what diverges; None: the best loss so far
         if seen and start is not None:
+            self.reference = None if self.chance is None else max(self.chance, start.loss)
             start = None if self.chance is None else Score(np.array([self.chance]), chance=self.chance)
             self.judge = None if start is None else held_out
         self.limit = math.inf if start is None else largest_live_loss(start)
@@ -127,7 +129,8 @@ class Guard:
             return False
         loss = self._loss() if finite else math.inf
         self._note(loss)
-        diverges = loss > self.best + abs(self.best) + 0.2
+        known = self.best if self.reference is None else self.reference
+        diverges = loss > known + abs(known) + 0.2
         back = diverges and self.shortens
         if back:
             write(self.model, self.kept)

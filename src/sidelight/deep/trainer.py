@@ -72,7 +72,7 @@ from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record,
 from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor, identity_of, record_count
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
-from sidelight.problems.public_training import Optimizer, PublicTraining, train_well
+from sidelight.problems.public_training import FACTOR, Optimizer, PublicTraining, train_well
 from sidelight.report.notebook import budget_box, budget_line, budget_words
 
 __all__ = ["Trainer"]
@@ -520,7 +520,8 @@ def _only_public(
     }  # fmt: skip
     contract = replace(contract, details=told)
     run, _ = contract.begin()
-    folded = fold_temperature(oracle, held_out)
+    factor = float(evidence.get(FACTOR, 1.0))
+    folded = fold_temperature(oracle, held_out, learned=learn, factor=factor)
     return contract.statement(run, notes=[NOT_USED, *folded]), history
 
 

@@ -242,6 +242,7 @@ class NetworkGuide:
 
 
 _MOST_SCORED = 2000  # records that are looked at: a score takes a moment, and is asked for often
+_FACTORS = np.exp(np.linspace(math.log(1 / 16), math.log(16), 65))
 _TEMPERATURES = torch.logspace(-1.5, 1.0, 26)
 
 
@@ -250,11 +251,13 @@ class Score:
     """Losses of held-out records, one each (at the best temperature for classes); lower is better.
 
     chance: the mean loss of whoever knows the shares of the classes and nothing else.
+    classes: the scores and the labels, where there are classes.
     """
 
     losses: Floats
     accuracy: float | None = None
     chance: float | None = None
+    classes: tuple[Tensor, Tensor] | None = None
 
     @property
     def loss(self) -> float:
@@ -319,7 +322,8 @@ class HeldOut:
             return Score(np.asarray(values.cpu().numpy(), dtype=np.float64))
         labels = torch.cat([targets for _, targets in parts])
         right = float((values.argmax(1) == labels).double().mean())
-        return Score(_at_best_temperature(values.cpu(), labels.cpu()), right, _chance(labels))
+        values, labels = values.cpu(), labels.cpu().long()
+        return Score(_at_best_temperature(values, labels), right, _chance(labels), (values, labels))
 
     def score_at(self, params: Vector) -> Score:
         """At these parameters; the model is left as it was."""
@@ -349,6 +353,19 @@ def _chance(labels: Tensor) -> float | None:
     shares = counts / len(labels)
     entropy = -float(torch.xlogy(shares, shares).sum())
     return entropy + (int((counts > 0).sum()) - 1) / (2 * len(labels)) if entropy > 0 else None
+
+
+def likeliest_factor(scores: Tensor, labels: Tensor) -> float:
+    """By which scores fit these records best; 1 unless that is better by more than the gain's standard error.
+
+    One record more, of any class, is counted: else no factor is too large for scores that are all right.
+    """
+    entropy = nn.CrossEntropyLoss(reduction="none", label_smoothing=1 / (1 + len(labels)))
+    losses = {float(factor): entropy(float(factor) * scores, labels) for factor in _FACTORS}
+    best = min(losses, key=lambda factor: float(losses[factor].mean()))
+    gains = entropy(scores, labels) - losses[best]
+    clear = float(gains.mean()) > float(gains.std()) / math.sqrt(len(gains))
+    return best if clear else 1.0
 
 
 def _at_best_temperature(outputs: Tensor, labels: Tensor) -> Floats:

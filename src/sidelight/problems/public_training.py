@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
-from sidelight.arrays import Floats, Json
+from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network.batches import Batch, call
 from sidelight.oracles.network.flat import read, set_gradients, trainable, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
-from sidelight.problems.network_public import HeldOut, Score, are_classes, public_indices
+from sidelight.problems.network_public import HeldOut, Score, are_classes, likeliest_factor, public_indices
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -42,6 +42,7 @@ class _Steps(Protocol):
 Scheduler = Callable[[torch.optim.Optimizer], _Steps]
 Pull: TypeAlias = tuple[Tensor, float]  # (w₀, λ) adds λ‖w − w₀‖² to the mean loss
 
+FACTOR = "factor_of_scores"  # in what was chosen: under which unseen public records are likeliest
 _AWAY = 2**40  # steps of plain training draw other batches than private steps do
 _FOLDS = 3
 _FEWEST = 30  # public records, without which nothing is chosen
@@ -49,6 +50,7 @@ _FEWEST_BATCHES = 8  # of an epoch: fewer records than 8 batches make smaller on
 _FEWEST_STEPS, _MOST_STEPS = 100, 6000
 _AUGMENTED = 3  # times as many epochs where every batch is made anew by augmentation
 _PATIENCE, _LEAST_SECONDS = 4.0, 8.0  # trainings that the choice may take, and seconds in any case
+_MOST_SCORES = 2**22  # that are kept of a fold
 _RISE = 0.2  # of the steps, until the step size is longest
 
 
@@ -187,7 +189,7 @@ def _smoothed(oracle: NetworkOracle, batch: Batch, smoothing: float) -> None:
         outputs = call(oracle.model, inputs)
         losses = oracle.loss(outputs, targets)
         scores = getattr(outputs, "logits", outputs)
-        if _is_cross_entropy(losses, scores, targets):
+        if is_cross_entropy(losses, scores, targets):
             evenly = -torch.log_softmax(scores, dim=1).mean(dim=1)
             losses = (1 - smoothing) * losses + smoothing * evenly
         found = torch.autograd.grad(losses.mean(), oracle.parameters, allow_unused=True)
@@ -195,7 +197,7 @@ def _smoothed(oracle: NetworkOracle, batch: Batch, smoothing: float) -> None:
         parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
 
 
-def _is_cross_entropy(losses: Tensor, scores: object, targets: object) -> bool:
+def is_cross_entropy(losses: Tensor, scores: object, targets: object) -> bool:
     if not (isinstance(scores, Tensor) and isinstance(targets, Tensor) and are_classes(scores, targets)):
         return False
     with torch.no_grad():
@@ -227,7 +229,10 @@ def train_well(
     fixed = how.set_to(setting, len(records))
     plain_steps(oracle, records, fixed, seed=seed, smoothing=setting.label_smoothing, pull=pull, each=each)
     chosen = asdict(setting) if how.optimizer is None else {"epochs": setting.epochs}
-    return {"steps": fixed.steps, **chosen, "on_folds": race.shown}
+    factor = race.factor(setting)
+    return {
+        "steps": fixed.steps, **chosen, **({} if factor == 1.0 else {FACTOR: factor}), "on_folds": race.shown,
+    }  # fmt: skip
 
 
 class _Race:
@@ -239,7 +244,7 @@ class _Race:
         self.oracle, self.records, self.how, self.seed, self.pull = oracle, records, how, seed, pull
         order = np.random.default_rng([seed, 2**42]).permutation(len(records))
         self.folds: list[NDArray[np.int64]] = [np.sort(part) for part in np.array_split(order, _FOLDS)]
-        self.start, self.found = read(oracle.model), dict[CycleSetting, list[Floats]]()
+        self.start, self.found = read(oracle.model), dict[CycleSetting, list[Score]]()
         self.ends = math.inf
 
     def won(self) -> CycleSetting:
@@ -267,6 +272,12 @@ class _Race:
         gain, error = Score(np.concatenate(scored)).gain_over(self._score(best, folds))
         return gain > error
 
+    def factor(self, setting: CycleSetting) -> float:
+        """By which the scores of networks that were trained so fit the folds that they have not seen."""
+        seen = [one.classes for one in self.found.get(setting, []) if one.classes is not None]
+        scores, labels = (torch.cat([one[k] for one in seen]) if seen else torch.zeros(0) for k in (0, 1))
+        return 1.0 if len(labels) < _FEWEST else likeliest_factor(scores, labels)
+
     def _in_question(self, other: CycleSetting) -> bool:
         """Whether the setting differs in something that the user has not fixed."""
         return self.how.optimizer is None or other == replace(CycleSetting(), epochs=other.epochs)
@@ -286,7 +297,7 @@ class _Race:
         return gain > error
 
     def _score(self, setting: CycleSetting, folds: int) -> Score:
-        return Score(np.concatenate(self.found[setting][:folds]))
+        return Score(np.concatenate([one.losses for one in self.found[setting][:folds]]))
 
     def _run(self, setting: CycleSetting) -> None:
         """Train on all folds but the next, and score that."""
@@ -299,9 +310,11 @@ class _Race:
                 self.oracle, learn, self.how.set_to(setting, len(learn)), seed=self.seed,
                 smoothing=setting.label_smoothing, pull=self.pull,
             )  # fmt: skip
-            done.append(HeldOut(self.oracle, judge).score().losses)
+            score = HeldOut(self.oracle, judge).score()
+            small = score.classes is not None and score.classes[0].numel() <= _MOST_SCORES
+            done.append(score if small else replace(score, classes=None))
         except AssumptionError:  # it diverged
-            done.append(np.full(len(out), math.inf))
+            done.append(Score(np.full(len(out), math.inf)))
         finally:
             write(self.oracle.model, self.start)
 
@@ -312,6 +325,8 @@ class _Race:
     def shown(self) -> dict[str, str]:
         """What was found, for the report."""
         return {
-            str(setting): f"loss {float(np.concatenate(folds).mean()):.4f} on {len(folds)} of {_FOLDS} folds"
+            str(
+                setting
+            ): f"loss {self._score(setting, len(folds)).losses.mean():.4f} on {len(folds)} of {_FOLDS} folds"
             for setting, folds in self.found.items()
         }
