@@ -4,7 +4,7 @@
 
 A network of three layers takes private steps (`PrivateStep`, batches of 256 records on average), with
 independent noise and with 16 bands, in turns, one thread; times are processor time. What is measured goes to
-docs/benchmarks/correlated.csv, and docs/benchmarks/correlated.md is made of that file.
+docs/benchmarks/correlated.csv, and a section of docs/benchmarks/step.md is made of that file.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from benchmarks.sections import write_section
 from sidelight import PrivateStep
 from sidelight.methods import BandedNoise, dp_sgd
 from sidelight.methods.part_kinds import NoiseRule
@@ -30,7 +31,7 @@ from sidelight.privacy.open_accounts import OpenAccount
 from sidelight.privacy.release import BoundedSum, release, release_correlated
 
 DATA = Path("docs/benchmarks/correlated.csv")
-PAGE = Path("docs/benchmarks/correlated.md")
+PAGE = Path("docs/benchmarks/step.md")  # its section "correlated"
 BANDS, BATCH, RECORDS, STEPS, GOAL = 16, 256, 20_000, 500, 1.2
 WIDTH = 3_136  # 64 → WIDTH → WIDTH → 10: ten million parameters
 NAMES = {"independent": "independent", "bands": f"{BANDS} bands", "inverse": f"{BANDS} bands of the inverse"}
@@ -124,7 +125,7 @@ def _kept(step: PrivateStep) -> list[torch.Tensor]:
 def page(rows: Sequence[dict[str, str]]) -> str:
     base = rows[0]
     lines = [
-        "# Correlated noise: time and memory",
+        "## Correlated noise: time and memory",
         "",
         f"Private steps of a network of {int(base['parameters']):,} parameters, batches of {BATCH} records",
         "on average, one thread, processor time. `python -m benchmarks.correlated` measures it.",
@@ -163,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             writer.writerows(rows)
     with DATA.open(newline="") as file:
         text = page(list(csv.DictReader(file)))
-    PAGE.write_text(text)
+    write_section(PAGE, "correlated", text)
     print(text)
 
 

@@ -1,6 +1,6 @@
 """What a private step costs beside a plain one, for models that are not written for speed.
 
-    python -m benchmarks.routes [--rounds 5] [--only WORDS] [--out docs/benchmarks/routes.md]
+    python -m benchmarks.routes [--rounds 5] [--only WORDS] [--page]
 
 Processor time of one thread, the least of several rounds in which both take turns. A plain step is forward,
 loss and backward of the same batch; a private one is the clipped sum. Noise and optimizer are in neither. The
@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
+from benchmarks.sections import write_section
 from sidelight.methods.parts import Flat
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 GOAL = 4.0
+PAGE = Path("docs/benchmarks/step.md")
 CLASSES = 10
 
 
@@ -181,7 +183,7 @@ def _seconds(step: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-_TOP = """# Routes and their price
+_TOP = """## Routes and their price
 
 `python -m benchmarks.routes`, PyTorch {torch}, one thread: processor time of the clipped sum in plain steps
 (forward, loss and backward of the same batch), without noise and optimizer, and of the examination, which
@@ -196,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--page", action="store_true", help="write the section of docs/benchmarks/step.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -208,8 +210,9 @@ def main() -> None:
             kind, reason, step, examined = measured(entry, options.rounds)
             lines.append(f"| {entry.name} | {kind} | {step:.1f} | {examined:.0f} | {reason} |")
             print(lines[-1], flush=True)
-    if options.out:
-        options.out.write_text(_TOP.format(torch=torch.__version__, goal=GOAL) + "\n".join(lines) + "\n")
+    if options.page:
+        text = _TOP.format(torch=torch.__version__, goal=GOAL) + "\n".join(lines) + "\n"
+        write_section(PAGE, "routes", text)
 
 
 if __name__ == "__main__":

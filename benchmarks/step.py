@@ -6,7 +6,8 @@ A step samples its batch, takes clipped gradients, adds noise and moves an SGD o
 Methods take turns, one thread each; times are processor time, which other work on the machine disturbs least.
 A method that takes more than six plain steps is timed once, after its first step. Memory is measured in a
 process of its own for each method: the peak above the model and its data at rest. What was measured goes to
-docs/benchmarks/step.csv; docs/benchmarks/step.md, and what docs/networks.md quotes, are made of that file.
+docs/benchmarks/step.csv. A section of docs/benchmarks/step.md, and what docs/networks.md quotes, are made of
+it.
 With `--device cuda` times are of the clock, after all work there is done, memory is PyTorch's on the device,
 and both files go to build/.
 """
@@ -32,6 +33,7 @@ import torch
 
 from benchmarks.memory import peak_above_rest
 from benchmarks.models import MODELS, Batch, Case
+from benchmarks.sections import write_section
 from benchmarks.steps import STEPS, Step
 from sidelight.privacy.noise import Noise
 
@@ -65,8 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in options.models:
             rows += measured(name, options.rounds, place)
             _write(rows, data)
-    shown.write_text(page(_read(data)))
-    print(quoted(_read(data)) if place.on_cpu else shown.read_text())
+    if place.on_cpu:
+        write_section(PAGE, "step", page(_read(data)))
+        print(quoted(_read(data)))
+    else:
+        shown.write_text(page(_read(data)))
+        print(shown.read_text())
 
 
 @dataclass(frozen=True)
@@ -304,7 +310,7 @@ def _against(ratio: float) -> str:
 
 def _section(name: str, rows: dict[str, Row]) -> str:
     about = f"{MODELS[name].name}; {MODELS[name].batch} records in a batch on average."
-    lines = [f"## {name}", "", about, "",
+    lines = [f"### {name}", "", about, "",
              "| step | ms, least | ms, median | × plain | peak MB | × plain | first step, × plain |",
              "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
     for method, row in rows.items():
@@ -321,7 +327,7 @@ def _section(name: str, rows: dict[str, Row]) -> str:
 
 def _noise_section(rows: list[Row]) -> str:
     met = "met" if _number(rows[0], "min_ms") <= NOISE_GOAL else "**missed**"
-    lines = ["## A million numbers of noise", "",
+    lines = ["### A million numbers of noise", "",
              f"The goal is {NOISE_GOAL:.0f} ms for float32, the type of most networks, from a cryptographic "
              f"generator: {met}. The other libraries' generators are not cryptographic.", "",
              "| source | ms, least | ms, median |", "| --- | ---: | ---: |"]  # fmt: skip
@@ -330,7 +336,7 @@ def _noise_section(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-_HEADING = """# A whole private step
+_HEADING = """## A whole private step
 
 `python -m benchmarks.step`: {about}.
 
