@@ -12,6 +12,7 @@
 # make peers-env     the libraries that experiments/peers compares with, each in an environment of its own
 # make docs    the documentation, in build/site
 # make tables  tables of methods in README and docs, from their declarations
+# make screenshots   page one of reports, by an installed Chromium, from fits of the raw Adult table
 # make pictures   the pictures of README, guides and reproductions, from committed results
 # make format  ruff's formatter      make clean   remove .venv and caches
 #
@@ -61,7 +62,7 @@ WHEEL := .venv-wheel
 WHEEL_PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
              $(WHEEL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-cuda test-lowest wheel peers-env check docs tables pictures format clean
+.PHONY: demo test coverage test-processors test-models test-ray test-flower test-ranks test-cuda test-lowest wheel peers-env check docs tables pictures screenshots format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.core
@@ -148,6 +149,9 @@ tables: $(VENV)/.dev
 
 pictures: $(VENV)/.dev
 	$(PY) -m docs._hooks.pictures
+
+screenshots: $(VENV)/.dev
+	$(PY) -m docs._hooks.screenshots
 
 format: $(VENV)/.dev
 	$(PY) -m ruff format .

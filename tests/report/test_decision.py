@@ -91,7 +91,8 @@ def test_the_headline_is_for_a_person() -> None:
     assert "per record" in guarantee(plain).headline
     assert "per person" in guarantee(gaussian_card(1.0, records_per_person=1)).headline
     assert "record " not in " ".join(guarantee(one).sentences)
-    assert "at most n·δ = 0.00074 of at most 740 people" in " ".join(guarantee(one).sentences)
+    said = " ".join(guarantee(one).sentences).replace("\u00a0", " ")
+    assert "at most n·δ = 0.00074 of at most 740 people" in said
     by_column = with_statement(plain, unit="patient_id")
     assert "per person" in guarantee(by_column).headline and protected(by_column).records == 1
 

@@ -139,10 +139,8 @@ def what_delta_allows(n: int, delta: float, *, person: bool, records: int = 1) -
     """
     what, units = ("each person's records", "people") if person else ("each record", "records")
     most = "at most " if records > 1 else ""
-    return (
-        f"publishing {what} outright with probability δ, on average {most}n·δ = {_decimals(n * delta)} "
-        f"of {most}{count(n)} {units}"
-    )
+    expected = f"{most}n·δ\u00a0=\u00a0{_decimals(n * delta)}"
+    return f"publishing {what} outright with probability δ, on average {expected} of {most}{count(n)} {units}"
 
 
 def delta_allows(card: Card) -> str | None:

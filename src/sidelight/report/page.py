@@ -78,7 +78,8 @@ def _template() -> Template:
 
 def raised(text: object) -> Markup:
     """Escaped text for HTML, with 10⁻⁵ as a raised exponent, which every font has."""
-    return Markup(_POWER.sub(lambda m: f"10<sup>{m[1].translate(_LOWERED)}</sup>", str(escape(text))))
+    whole = str(escape(text)).replace(" × 10", "\u00a0×\u00a010")
+    return Markup(_POWER.sub(lambda m: f"10<sup>{m[1].translate(_LOWERED)}</sup>", whole))
 
 
 @functools.cache
