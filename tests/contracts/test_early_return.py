@@ -245,7 +245,7 @@ def test_more_is_spent_on_the_question_only_if_that_lets_it_be_answered() -> Non
         model = fitted(*table(N, 0, "regression"), epsilon=epsilon, **options)
         return float(model.privacy_.details["comparison_share"])
 
-    assert share(16.0) == paid_comparison.SHARE
+    assert share(32.0) == paid_comparison.SHARE
     assert share(4.0) == pytest.approx(paid_comparison._LARGER_SHARE + paid_comparison.SHARE / 2)
     assert share(1.0) == share(4.0, public_model="auto") == paid_comparison.SHARE
 

@@ -49,6 +49,25 @@ def test_the_best_of_the_combined_models_is_not_better_than_all_of_them() -> Non
     assert 1 - np.mean((targets - said) ** 2) / np.var(targets) > 0.8
 
 
+def test_a_line_of_whole_numbers_is_among_the_models_and_keeps_its_weights_on_ramps() -> None:
+    """40 rows do not tell 40 ramps apart, and four numbers they do."""
+    rng = np.random.default_rng(0)
+    parts = rng.uniform(-1, 1, size=(2040, 40))
+    y = parts.reshape(-1, 4, 10).sum(axis=2) @ np.array([1.0, -2.0, 3.0, 0.5]) + rng.normal(0, 0.5, 2040)
+    found = fit_guide(
+        parts[:40], y[:40], lower=-np.ones(40), upper=np.ones(40), limits=(-30.0, 30.0),
+        edges=np.arange(0, 41, 10),
+    )  # fmt: skip
+    assert found is not None
+    scores = found.guide.scores
+    assert scores["ridge of whole numbers"] > scores["ridge"] + 0.1
+    coef = found.guide.models["ridge of whole numbers"].arrays()["coef"]
+    np.testing.assert_array_equal(coef.reshape(4, 10), np.repeat(coef[0, ::10, None], 10, axis=1))
+    said = found.guide.of(parts[40:]).offset
+    assert said is not None
+    assert 1 - np.mean((y[40:] - said) ** 2) / np.var(y[40:]) > 0.9
+
+
 def test_a_wide_public_table_takes_fewer_rows() -> None:
     folds = public_models._Folds(np.zeros((9000, 3)), np.zeros(9000), np.zeros((9000, 3)), np.arange(4), 0)
     assert [len(folds.rows(columns)) for columns in (10, 1000, 10**6)] == [5000, 2000, 300]
@@ -119,6 +138,9 @@ def test_residuals_are_clipped_at_their_public_scale() -> None:
     assert said is not None
     left = np.clip((targets[4:] - said[4:]) / guide.residual, -1, 1)
     np.testing.assert_allclose(rows.y[4:], left)
+    held_out = fit_guide(X, y, lower=-np.ones(4), upper=np.ones(4), limits=(float(y.min()), float(y.max())))
+    assert held_out is not None and held_out.public.offset is not None
+    assert guide.residual == np.abs(y - held_out.public.offset).max()
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 4.0])

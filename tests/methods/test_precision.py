@@ -11,8 +11,10 @@ from sidelight import PrivateClassifier
 from sidelight.data.rows import PrivateRows, PublicRows
 from sidelight.errors import InputError
 from sidelight.losses import get_loss
+from sidelight.methods import only_public
 from sidelight.methods.parts import NoiseAware
 from sidelight.methods.precision import Precision, _folds, precision_weighting, public_precision, spread_of
+from sidelight.methods.task import NOTHING
 from sidelight.privacy.conversions import gdp_mu
 from sidelight.privacy.noise import Noise
 
@@ -86,6 +88,36 @@ def test_the_clip_norm_follows_the_slope_at_zero():
         a_task(), loss=get_loss("softmax", classes=3), public=PublicRows(np.eye(6), np.arange(6) % 3.0)
     )
     assert precision_weighting().plan(three).details["clip_norm"] == pytest.approx(0.7 * np.sqrt(2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("tail", "epsilon", "factor"), [(False, 50.0, 1.0), (True, 0.1, 1.0), (True, 50.0, 4.0)]
+)
+def test_heavy_tails_are_clipped_less_where_the_noise_is_weak(
+    tail: bool, epsilon: float, factor: float
+) -> None:
+    task = a_task(n=500, n_public=200, loss="square", regression=True, epsilon=epsilon)
+    y = np.random.default_rng(0).normal(size=200) * 0.05
+    y = np.where(np.arange(200) % 20 == 0, 0.9, y) if tail else y
+    task = replace(task, public=PublicRows(task.public.X, y))
+    plan = precision_weighting().plan(task)
+    assert plan.details["clip_norm"] == pytest.approx(factor * np.abs(y).mean())
+
+
+def test_a_correction_of_a_guide_starts_at_zero_and_stays_there_under_strong_noise() -> None:
+    """Public residuals are noise that a line of few rows would fit: they have no say as to where it goes."""
+    task = a_task(n=300, p=40, n_public=60, loss="square", regression=True, epsilon=0.05)
+    wild = PublicRows(task.public.X, np.random.default_rng(0).choice([-1.0, 1.0], 60))
+    lengths = []
+    for residual in (True, False):
+        given = np.zeros((1, task.p)) if residual else None
+        asked = replace(task, public=replace(wild, given=given), residual=residual)
+        method = precision_weighting()
+        fitted = method.run(asked, method.plan(asked), account=Book(), noise=Noise(1))
+        lengths.append(float(np.std(wild.X @ fitted.coef[0])))
+    assert lengths[0] < 0.1 < 0.3 < lengths[1]
+    task = replace(task, public=replace(wild, given=np.zeros((1, task.p))), residual=True)
+    assert not only_public().run(task, NOTHING, account=Book(), noise=Noise(1)).coef.any()
 
 
 def test_without_private_information_it_is_the_public_model():

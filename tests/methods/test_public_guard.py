@@ -86,6 +86,13 @@ def test_auto_guards_its_weighting_and_takes_no_public_row_for_the_scale() -> No
     assert not isinstance(method, PublicGuard)
 
 
+def test_public_rows_are_not_given_up_where_private_ones_determine_no_model() -> None:
+    """The noise leaves private gradients worth fewer than a row has features."""
+    few = a_task(n=2_000, p=100, n_public=60, loss="logistic", epsilon=0.1)
+    assert not isinstance(auto().choose(few)[0], PublicGuard)
+    assert isinstance(auto().choose(replace(few, epsilon=5.0))[0], PublicGuard)
+
+
 @pytest.mark.parametrize("wrong", [False, True])
 def test_both_ways_release_what_the_plan_says(wrong: bool) -> None:
     task = a_task(n=20_000, n_public=200, loss="logistic")

@@ -49,6 +49,21 @@ def test_gradients_norms_and_losses(loss: Loss, sparse: bool) -> None:
     assert oracle.mean_gradient(params) @ direction == pytest.approx(slope, abs=1e-6)
 
 
+def test_residuals_of_the_same_rows_hold_a_correction_at_zero() -> None:
+    """The gradient less what it is at 0: the pull of rows whose residual is 0."""
+    plain, X, y, params = make(Square())
+    held = PublicOracle(PublicRows(X, y), Square(), residual=True)
+    none = PublicOracle(PublicRows(X, np.zeros(len(y))), Square())
+    some = np.array([2, 7])
+    assert not held.mean_gradient(np.zeros(P)).any()
+    np.testing.assert_allclose(held.mean_gradient(params), none.mean_gradient(params), atol=1e-13)
+    np.testing.assert_allclose(held.mean_gradient(params, some), none.mean_gradient(params, some), atol=1e-13)
+    factors = np.linspace(0, 1, len(y))  # what is compared with private gradients is as it was
+    np.testing.assert_array_equal(
+        held.weighted_gradient(params, factors), plain.weighted_gradient(params, factors)
+    )
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda v: v.name)
 def test_curvature(loss: Loss, sparse: bool) -> None:

@@ -186,10 +186,19 @@ def _without_labels(task: Task) -> tuple[Method, list[str]]:
 def _guarded(weighting: Recipe, task: Task) -> Method:
     """Precision weighting that goes on without public rows if the first step shows that they are far off."""
     smooth = task.loss.smoothness is not None or task.loss.name == "square"
-    if not smooth or task.unit != "record" or task.p > _SOME_FEATURES:
+    if not smooth or task.unit != "record" or task.p > _SOME_FEATURES or _worth_of_noise(task) < task.p:
         return weighting
     share = _slope_share(task) if task.loss.outputs == 1 else 1.0
     return PublicGuard(weighting, DpNewton(slope_share=share))
+
+
+def _worth_of_noise(task: Task) -> float:
+    """n′: how many private gradients have a mean that varies as much as the noise of all steps.
+
+    If these are fewer than a row has features, private records do not determine a model without public ones.
+    """
+    factor = 1 if task.relation == "add-or-remove-one" else 2
+    return (task.n * conversions.gdp_mu(task.epsilon, task.delta) / factor) ** 2 / task.dimension
 
 
 def _slope_share(task: Task) -> float:

@@ -73,9 +73,12 @@ def fit_public(task: Task) -> Floats:
 
 @lru_cache(maxsize=2)
 def given_model(public: PublicRows, loss: Loss) -> Floats | None:
-    """The model that came with the public records, if it is better on them than theirs is in folds."""
-    if public.given is None or public.n == 0:
-        return None
+    """The model that came with the public records, if it is better on them than theirs is in folds.
+
+    Zeros are no correction of a guide, which has learned from these records already.
+    """
+    if public.given is None or public.n == 0 or not public.given.any():
+        return public.given if public.n else None
     scale, lowest = _best_scale(public, loss, public.given)
     if public.n >= _ENOUGH_TO_FOLD:
         _, z, y = _in_folds(public, loss)

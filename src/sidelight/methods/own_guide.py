@@ -3,8 +3,8 @@
 It stands beside the models that are fitted to the public rows: a column for each of its outputs and, in a
 regression, the offset, if it scores better on the public rows than those do in folds. Then
 
-    residual    is clipped at the 95 % quantile of the public residuals, and at no less than half of that of
-                the models in folds: an estimator that has seen the public rows looks better on them than it
+    residual    is clipped at the largest of the public residuals, and at no less than half of that of the
+                models in folds: an estimator that has seen the public rows looks better on them than it
                 is. Without enough public rows it is clipped at half the width of the target's bounds
     weights     of the estimator alone, in the coordinates of the fit, are a candidate for what public records
                 alone can do (`public_models.public_weights`, `methods.baselines`)
@@ -20,7 +20,7 @@ from sidelight.arrays import Array, Floats
 from sidelight.data.guide import GuideColumns, PublicGuide, ordered
 from sidelight.data.own_model import OwnModel
 from sidelight.errors import InputError
-from sidelight.methods.public_models import CLIPPED, Guided, fit_guide, reach_of, score_of
+from sidelight.methods.public_models import Guided, fit_guide, reach_of, score_of
 
 _FEWEST = 20  # public rows, for a scale of the residuals
 _REACH = 4.0  # log-odds that map to 1, if public rows do not say
@@ -88,7 +88,7 @@ def _residual(
     width = limits[1] - limits[0]
     if len(y) < _FEWEST:
         return width / 2
-    wrong = float(np.quantile(np.abs(y - np.clip(said[:, 0], *limits)), CLIPPED))
+    wrong = float(np.abs(y - np.clip(said[:, 0], *limits)).max())
     floor = 0.0 if fitted is None else (fitted.guide.residual or 0.0) / 2
     return min(max(wrong, floor, 1e-9 * width), width)
 

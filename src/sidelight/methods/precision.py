@@ -23,7 +23,8 @@ varies little where the loss is flat.)
 A small C is little noise, and a bias: a record that is badly misclassified counts no more than one that is
 undecided. Where labels are noisy that costs nothing. Where classes are nearly separable it costs much, for
 the few errors are what is left to learn from. Folds of the public rows, trained with clipped gradients, show
-which of the two a table is (`rehearsed`).
+which of the two a table is (`rehearsed`). Of numbers C is the mean |ŷ|, and more of it where tails are heavy
+and the noise is weak (`_clip_of_numbers`).
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ from sidelight.methods.public_whitening import (
     ridge_of_noise,
 )
 from sidelight.methods.recipe import Recipe
+from sidelight.privacy import conversions
 from sidelight.problems.base import LinearProblem
 from sidelight.solvers import ridge_minimum
 
@@ -188,6 +190,8 @@ def _best_scale(z: Floats, y: Array) -> tuple[float, float]:
 BARELY_RIGHT = 0.7  # relative to the slope at 0; logistic loss has it at a margin of 0.62
 SPREAD = 0.3  # for regressions, whose residuals are shorter than their targets
 _LEAST_SPREAD = 0.003
+_LONGER = (1.0, 1.4, 2.0, 2.8, 4.0)  # times the mean |ŷ|, of a regression: see `_clip_of_numbers`
+_CLIPPED_OFF, _NOISE_OF_NUMBERS = 0.25, 0.02  # of the mean square
 
 
 def public_precision(
@@ -296,7 +300,7 @@ class LengthKept(Whitening):
 
 @dataclass(frozen=True)
 class GradientAtZero(ClipRule):
-    """C = c times the length of a gradient at w = 0 of a row of length 1; of square loss the mean |ŷ|.
+    """C = c times the length of a gradient at w = 0 of a row of length 1; numbers: `_clip_of_numbers`.
 
     That length is the slope of the loss at 0: 1/2 of logistic loss, whose bound is 1. c is 0.7 where noise is
     strong or clipping does no harm: a record that is badly misclassified then counts as much as one that is
@@ -312,13 +316,38 @@ class GradientAtZero(ClipRule):
         if self.clip_norm is not None:
             return Flat(self.clip_norm)
         if constants.target_bound is not None:
-            rows = setting.linear_guide("a clip norm from public targets").rows
-            return Flat(max(float(np.abs(rows.y).mean()), 1e-12))
+            return Flat(_clip_of_numbers(setting))
         slope = constants.first_slope
         if slope is None:
             return Flat(setting.problem.default_clip_norm())
         found = _folds(setting)
         return Flat(BARELY_RIGHT * slope if found is None else best_clip(found, relative_noise(setting)))
+
+
+def _clip_of_numbers(setting: Setting) -> float:
+    """The mean |ŷ|; where tails are heavy and the noise is weak, up to four times that.
+
+    It is the least C that clips off at most a quarter of the sum of squares, as it does of normal targets at
+    their mean size, and whose noise (p k C/nμ)² in predictions is at most a fiftieth of the mean square.
+    """
+    sizes = np.abs(setting.linear_guide("a clip norm from public targets").rows.y)
+    square = max(float((sizes**2).mean()), 1e-300)
+    mu = conversions.gdp_mu(setting.epsilon, setting.delta)
+    noise = setting.dimension * setting.sensitivity_factor / (setting.n * mu)
+    clips = [factor * max(float(sizes.mean()), 1e-12) for factor in _LONGER]
+    allowed = [c for c in clips if (noise * c) ** 2 <= _NOISE_OF_NUMBERS * square] or clips[:1]
+    enough = [c for c in allowed if float((np.maximum(sizes - c, 0.0) ** 2).mean()) <= _CLIPPED_OFF * square]
+    return (enough or allowed[-1:])[0]
+
+
+def _rarely_as_long(setting: Setting, clip_norm: float | None) -> float:
+    """The mean squared length of a clipped residual in units of C, over what it is at the mean |ŷ|."""
+    sizes = np.abs(setting.linear_guide("a clip norm from public targets").rows.y)
+    clip_norm = _clip_of_numbers(setting) if clip_norm is None else clip_norm
+    own, first = (
+        float((np.minimum(sizes / max(c, 1e-12), 1.0) ** 2).mean()) for c in (clip_norm, float(sizes.mean()))
+    )
+    return min(1.0, own / max(first, 1e-12))
 
 
 def _proper(setting: Setting) -> bool:
@@ -339,10 +368,10 @@ def spread_of(setting: Setting, clip_norm: float | None = None) -> float:
     """f at a clip norm; None is the one that folds of the public rows choose. p/m as above, per output.
 
     Where folds cannot tell it is 1, that of gradients of which all are clipped. Of a regression it is 0.3,
-    whatever p is: measured, and residuals are shorter than targets.
+    whatever p is: measured, and residuals are shorter than targets; less for a C above the mean |ŷ|.
     """
     if setting.constants.target_bound is not None:
-        return SPREAD
+        return SPREAD * _rarely_as_long(setting, clip_norm)
     found = _folds(setting)
     if found is None:
         return 1.0

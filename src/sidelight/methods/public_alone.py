@@ -27,6 +27,7 @@ from sidelight.methods.task import Task
 CERTAIN = 3.0  # standard errors
 _ROOM = 0.002  # of the loss of a constant: what could be gained is not worth a release
 _UNSEEN = 0.005  # of the records: of numbers, how many may be beyond the largest loss that counts
+_LARGE = 0.95  # the quantile of public residuals whose loss is b
 _MORE_WRONG = 3  # rows that may be wrong although no public one in folds was: the rule of three
 
 
@@ -60,7 +61,7 @@ class PublicAlone:
         scale = 1.0
         if loss.name != "square":
             scale = probability_scale(weights, task, None, "only_public")[0]
-        bound = _largest(loss)
+        bound = _largest(task, loss)
         losses = np.minimum(_in_folds(task, loss, scale), bound)
         error = float(losses.std() / math.sqrt(len(losses)))
         spread = math.hypot(error, _MORE_WRONG * bound / len(losses))
@@ -88,11 +89,21 @@ def _judging(task: Task) -> Loss:
     return task.loss if several else get_loss("logistic")
 
 
-def _largest(loss: Loss) -> float:
-    """b: of a square loss on [−1, 1] that of being wrong by 1; else that of a sure and wrong guess."""
-    if loss.name == "square":
-        return float(loss.value(np.ones(1), np.zeros(1))[0])
-    return 2.0 + math.log(max(loss.outputs, 2))
+def _largest(task: Task, loss: Loss) -> float:
+    """b: of a sure and wrong guess; of numbers of being wrong by 1.
+
+    Residuals are clipped at the largest public one, and few are so long: b is what 95 % of the public ones
+    stay below. If the clip is larger than any public one, these are not trusted so far (`own_guide`).
+    """
+    if loss.name != "square":
+        return 2.0 + math.log(max(loss.outputs, 2))
+    sizes = np.abs(task.public.y)
+    clipped_by_public = task.residual and float(sizes.max()) >= 1 - 1e-6
+    return _of_error(loss, max(float(np.quantile(sizes, _LARGE)), 1e-3) if clipped_by_public else 1.0)
+
+
+def _of_error(loss: Loss, error: float) -> float:
+    return float(loss.value(np.full(1, error), np.zeros(1))[0])
 
 
 def _in_folds(task: Task, loss: Loss, scale: float) -> Floats:
@@ -108,7 +119,7 @@ def _of_a_constant(task: Task, loss: Loss) -> float:
     y = task.public.y
     if loss.name == "square":
         spread = task.residual_spread if task.residual else float(np.var(y))
-        return _largest(loss) * spread
+        return _of_error(loss, 1.0) * spread
     shares = np.unique(y, return_counts=True)[1] / len(y)
     return -float((shares * np.log(shares)).sum())
 

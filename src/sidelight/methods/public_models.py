@@ -1,7 +1,7 @@
 """The guide of a fit: models of the public rows, scored and combined in folds of them.
 
-    models       a linear one and boosted trees of two shapes (`public_trees`); of numbers that are not
-                 negative each of the logarithm, too
+    models       a linear one and boosted trees of two shapes (`public_trees`); of numbers also a line without
+                 ramps, and if they are not negative each of the logarithm, too
     together     Σ_k v_k·z_k with v ≥ 0, by least squares or log loss of held-out predictions z. A regression
                  learns what this gets wrong
     columns      the trees among them; of classes only if all together beat a linear model in folds: what is
@@ -56,7 +56,6 @@ _LARGEST = 1e100  # target, whose square is a number
 _FEWEST_FITTED = 300  # rows
 _FOLDS, _FEWER_FOLDS, _MANY_ROWS = 5, 3, 1_000  # fewer folds of many rows: each leaves enough to fit
 _MOST_CELLS = 2_000_000  # rows × features that models are fitted to
-CLIPPED = 0.95  # the quantile of the public residuals at which private ones are clipped
 _LEAST_PART = 0.05  # of the combined models; what has less is left out
 _BETTER = 0.995  # of a linear model's log loss, for a guide of classes
 _HOPELESS = 1.2  # times a linear model's log loss: no further trees are tried
@@ -65,6 +64,7 @@ _STRENGTHS = np.logspace(-2, 4, 13)  # of a ridge
 _SCALES = np.exp(np.linspace(-2.0, 2.0, 17))
 _LEAST_SPREAD = 0.05  # of a column within [−1, 1]: what hardly varies is not blown up
 _CONSTANT = 10.0  # the column of a constant, so that a ridge hardly shrinks its weight
+_PLAIN = "ridge of whole numbers"
 _RIDGE, _LOGISTIC, _LOG = "ridge", "logistic", " of the logarithm"
 _OF_NUMBERS = {"small leaves": SMALL_LEAVES, "large leaves": LARGE_LEAVES}
 _OF_CLASSES = {"few splits": FEW_SPLITS, "random splits": RANDOM}
@@ -151,7 +151,7 @@ def _combined(
     )
     said = guide.scaled(held_out)
     if limits is not None and said.offset is not None:
-        reach = float(np.quantile(np.abs(y - said.offset), CLIPPED))
+        reach = float(np.abs(y - said.offset).max())
         guide = replace(guide, residual=max(reach, 1e-9 * (limits[1] - limits[0])))
     return Guided(guide, said)
 
@@ -201,10 +201,13 @@ def reach_of(z: Floats) -> tuple[Floats, Floats]:
 def public_weights(coordinates: Coordinates, outputs: int) -> Floats | None:
     """(outputs, p) whose scores are those of one public model: the user's, or the combined ones.
 
-    None for numbers, and where no columns hold such a model. If both do, public rows choose.
+    Of a residual these are zeros: the guide alone. Else None where no columns hold such a model. If both do,
+    public rows choose.
     """
     guide = coordinates.guide
-    if guide is None or guide.offset is not None or not coordinates.fit_intercept:
+    if guide is not None and guide.offset is not None:
+        return np.zeros((outputs, coordinates.p))
+    if guide is None or not coordinates.fit_intercept:
         return None
     known = (TOGETHER, "" if guide.own is None else guide.own.name)
     found = [name for name in guide.columns if name in known]
@@ -254,6 +257,14 @@ class _Folds:
             held_out[fold :: self.count] = part
         return _Candidate(fit(self.X[rows], self.y[rows]), held_out)
 
+    def plain(self, fit: Callable[[Floats, Array], LinearModel]) -> _Candidate:
+        """The same of one column for each number: of few rows that is often better than of every ramp."""
+        found = replace(self, X=self.merged.astype(np.float64)).line(fit)
+        model, behind = found.model, self.X.shape[1] - int(self.edges[-1])
+        assert isinstance(model, LinearModel)
+        coef = np.repeat(model.coef, np.diff(self.edges), axis=1)
+        return replace(found, model=replace(model, coef=np.pad(coef, ((0, 0), (0, behind)))))
+
     def trees(self, shape: TreeShape) -> _Candidate:
         rows = self.rows(self.merged.shape[1])
         found = boosted(
@@ -265,6 +276,8 @@ class _Folds:
 def _numbers(folds: _Folds) -> dict[str, _Candidate]:
     """Each model of the target, and of its logarithm."""
     made = {_RIDGE: folds.line(_ridge)} | {name: folds.trees(shape) for name, shape in _OF_NUMBERS.items()}
+    if folds.merged.shape[1] < folds.X.shape[1]:
+        made[_PLAIN] = folds.plain(_ridge)
     if float(np.min(folds.y)) < 0:
         return made
     logs = replace(folds, y=np.log1p(folds.y))

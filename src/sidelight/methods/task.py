@@ -78,7 +78,9 @@ class Task:
     def problem(self, *, guided: bool, joined: bool = False, half_square: bool = False) -> LinearProblem:
         """What is trained, before its records are read; `joined` counts public rows among them."""
         loss: Loss = Square(0.5) if half_square and isinstance(self.loss, Square) else self.loss
-        public = PublicOracle(self.public, loss) if guided and self.public.every.shape[0] else None
+        public = None
+        if guided and self.public.every.shape[0]:
+            public = PublicOracle(self.public, loss, residual=self.residual)
         n = self.n + (self.public.n if joined else 0)
         rows = UnreadRows(
             n, self.p, max_norm=self.max_norm, unit=self.unit, partitioned=self.rows.partitioned

@@ -241,11 +241,15 @@ def check_public(public: PublicRows, loss: Loss) -> None:
 
 
 class PublicOracle:
-    """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle)."""
+    """Gradients, norms and curvature of a linear model on public rows (flat vectors, as in LinearOracle).
 
-    def __init__(self, rows: PublicRows, loss: Loss) -> None:
+    residual: targets are what a model of these same rows gets wrong of them, out of fold. That model knows
+    what they say, so as a whole they do not speak for a correction: `mean_gradient` is 0 at w = 0.
+    """
+
+    def __init__(self, rows: PublicRows, loss: Loss, *, residual: bool = False) -> None:
         check_public(rows, loss)
-        self.loss = loss
+        self.loss, self.residual = loss, residual
         self.rows = rows
         self.refresh = 1  # every gradient is cheap
         self.size = rows.n
@@ -257,7 +261,8 @@ class PublicOracle:
         """The same records for a loss that takes x/‖Mx‖ in place of x."""
         rows = self.rows
         more = None if rows.unlabeled is None else _of_unit_length(rows.unlabeled, metric)
-        return PublicOracle(PublicRows(_of_unit_length(rows.X, metric), rows.y, more), self.loss)
+        public = PublicRows(_of_unit_length(rows.X, metric), rows.y, more)
+        return PublicOracle(public, self.loss, residual=self.residual)
 
     def hessian(self, params: Vector) -> Floats:
         """The second derivative of the mean loss of a scalar model, p × p."""
@@ -265,7 +270,10 @@ class PublicOracle:
 
     def mean_gradient(self, params: Vector, indices: Array | None = None) -> Floats:
         """The mean gradient, not clipped; over the rows at `indices` if given."""
-        return np.asarray(self._sums.gradient(floats(params), indices) / self._count(indices))
+        gradient = self._sums.gradient(floats(params), indices)
+        if self.residual:
+            gradient = gradient - self._sums.gradient(np.zeros(self.dimension), indices)
+        return np.asarray(gradient / self._count(indices))
 
     def gradient_norms(
         self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
