@@ -229,12 +229,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="400 users, one budget, in seconds")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of rehearsal.csv and runs.csv")
     parser.add_argument("--docs", type=Path, help="folder to write dope_federated.md to")
-    parser.add_argument("--local", choices=LOCALS, default="FedSGD", help="FedAvg: ε = 1 alone")
+    parser.add_argument("--local", choices=LOCALS, default="FedSGD", help="what a user sends")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     size = QUICK if args.quick else Size()
     if args.local == "FedAvg" and not args.quick:
-        size = Size(epsilons=(1.0,), worlds=(("even", "FedAvg"), ("skewed", "FedAvg")))
+        size = Size(worlds=(("even", "FedAvg"), ("skewed", "FedAvg")))
     rehearsal = sweep(
         rehearsals(size), lambda job: rehearse(size, job), args.out / "rehearsal.csv",
         fields=REHEARSAL_FIELDS, results=("loss", "accuracy"), workers=1, title="rehearsals",

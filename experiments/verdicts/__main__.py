@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.figures import markdown
-from experiments.verdicts import dope, linear
+from experiments.verdicts import dope, linear, small
 from experiments.verdicts.leads import Claim
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "reproductions"
@@ -39,7 +39,7 @@ PAPERS = {
 
 
 def main() -> None:
-    claims = [*linear.claims(), *dope.claims()]
+    claims = [*linear.claims(), *dope.claims(), *small.claims()]
     for page in PAPERS:
         path = DOCS / f"{page}.md"
         path.write_text(filled(path.read_text(), table([claim for claim in claims if claim.page == page])))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from experiments.dope_federated.paper import PAPER as FEDERATED
 from experiments.sweep import read
@@ -13,9 +12,8 @@ from experiments.verdicts.leads import Claim, Lead, Seeds, lead
 __all__ = ["claims"]
 
 ROOT = Path(__file__).parent.parent
-IMAGES, SMALL, WORDS, USERS = "dope_table9", "deep_tables", "dope_wikitext", "dope_federated"
+IMAGES, WORDS, USERS = "dope_table9", "dope_wikitext", "dope_federated"
 _TEST = 0.7  # points: two accuracies of about 60 % on 10,000 images
-_SMALL_TEST = 1.5  # the same of 2,000 test images
 _SAME_RUN = 0.3  # two networks of one run, which differ on at most a tenth of 10,000 images
 _LONGER = "more seeds and more steps: `python -m experiments.dope_table9` continues where it was"
 _AUGMENT = "images of a diffusion model trained for days, and a WideResNet with 16 augmentations"
@@ -23,7 +21,6 @@ _AUGMENT = "images of a diffusion model trained for days, and a WideResNet with 
 
 def claims() -> Iterator[Claim]:
     yield from _images()
-    yield from _small()
     yield from _words()
     yield from _users()
 
@@ -86,94 +83,6 @@ def _images() -> Iterator[Claim]:
 
 
 # ---------------------------------------------------------------------------------------------------
-# the same on features, in small
-
-Row = dict[str, Any]
-
-
-def _small() -> Iterator[Claim]:
-    from experiments.deep_tables.cells import FIELDS, cifar, mnist
-
-    rows = read(ROOT / SMALL / "runs.csv")
-    paper = {(row["table"], row["cell"]): float(row["accuracy"]) for row in read(ROOT / SMALL / "paper.csv")}
-
-    def scores(cell: Row) -> Seeds:
-        wanted = {name: str(cell[name]) for name in FIELDS if name != "seed"}
-        return {
-            row["seed"]: 100 * float(row["accuracy"])
-            for row in rows
-            if all(row[name] == value for name, value in wanted.items())
-        }
-
-    def theirs(table: str, cell: Row) -> float | None:
-        names = ("method", "epsilon", "start", "public", "copies", "finish", "corrupt")
-        return paper.get((f"DOPE-SGD, {table}", " ".join(str(cell[name]) for name in names).strip()))
-
-    def compared(table: str, high: Row, low: Row) -> Lead | None:
-        a, b = theirs(table, high), theirs(table, low)
-        ahead = None if a is None or b is None else a - b
-        return lead(scores(high), scores(low), paper=ahead, noise=_SMALL_TEST)
-
-    def each(table: str, says: str, pairs: list[tuple[Row, Row]], settles: str) -> Claim:
-        return Claim(SMALL, table, says, [compared(table, *pair) for pair in pairs], settles)
-
-    more = "the same on images ([Table 9](dope_table9.md))"
-    both = [(e, m) for e in (1.0, 2.0, 4.0) for m in ("dp_sgd", "dope_sgd")]
-    warm = {"start": "warm", "copies": 4}
-    yield each(
-        "Table 1", "each technique adds: warm, augmented, extended, DOPE-SGD",
-        [
-            (cifar("dp_sgd", start="warm"), cifar("dp_sgd")),
-            (cifar("dp_sgd", **warm), cifar("dp_sgd", start="warm")),
-            (cifar("dp_sgd", start="warm-ext", copies=4), cifar("dp_sgd", **warm)),
-            (cifar("dope_sgd", start="warm-ext", copies=4), cifar("dp_sgd", start="warm-ext", copies=4)),
-        ], more,
-    )  # fmt: skip
-    yield each(
-        "Table 3", "DOPE-SGD is ahead of DPMD and AdaDPS",
-        [(cifar("dope_sgd", epsilon=e, **warm), cifar(m, epsilon=e, **warm))
-         for e in (2.0, 4.0, 6.0) for m in ("dpmd", "adadps")], more,
-    )  # fmt: skip
-    yield each(
-        "Table 4", "2,000 public images are better than 50",
-        [(cifar("dope_sgd", epsilon=e, public=2000, **warm), cifar("dope_sgd", epsilon=e, public=50, **warm))
-         for e in (2.0, 4.0, 6.0)], more,
-    )  # fmt: skip
-    yield each(
-        "Table 5", "four copies of each public image are better than one",
-        [(cifar("dope_sgd", epsilon=e, **warm), cifar("dope_sgd", epsilon=e, start="warm", copies=1))
-         for e in (2.0, 4.0, 6.0)], more,
-    )  # fmt: skip
-    for table, problem, copies in (("Table 9", cifar, 4), ("Table 10", mnist, 0)):
-        yield each(
-            table, "DOPE-SGD is ahead of DP-SGD from a cold start",
-            [(problem("dope_sgd", epsilon=e, copies=copies), problem("dp_sgd", epsilon=e))
-             for e in (1.0, 2.0, 4.0)], more,
-        )  # fmt: skip
-        yield each(
-            table, "DOPE-SGD is ahead of DP-SGD from a warm start",
-            [(problem("dope_sgd", epsilon=e, start="warm", copies=copies),
-              problem("dp_sgd", epsilon=e, start="warm", copies=copies)) for e in (1.0, 2.0, 4.0)], more,
-        )  # fmt: skip
-        yield each(
-            table, "public records in the pool help, from a warm start (extended)",
-            [(problem(m, epsilon=e, start="warm-ext", copies=copies),
-              problem(m, epsilon=e, start="warm", copies=copies)) for e, m in both], more,
-        )  # fmt: skip
-    yield each(
-        "Figure 4", "with wrong labels a limited origin is ahead of an unlimited one",
-        [(cifar("dope_sgd", corrupt=c), cifar("dope_sgd", corrupt=c, option="limit=inf"))
-         for c in ("labels 0.25", "labels 0.5", "labels 1.0")], more,
-    )  # fmt: skip
-    yield each(
-        "Figure 5", "a mean of the last 100 iterates is ahead of the last one",
-        [(cifar("dp_sgd", epsilon=e, finish="mean 100"), cifar("dp_sgd", epsilon=e))
-         for e in (1.0, 2.0, 4.0)],
-        "a step size that stays as it is",
-    )  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------------------
 # words and users
 
 
@@ -214,21 +123,32 @@ def _words() -> Iterator[Claim]:
 def _users() -> Iterator[Claim]:
     rows = read(ROOT / USERS / "runs.csv")
 
-    def scores(method: str, epsilon: float) -> Seeds:
-        wanted = ("even", "FedSGD", method, epsilon)
+    def scores(world: tuple[str, str], method: str, epsilon: float) -> Seeds:
+        wanted = (*world, method, epsilon)
         return {
             row["seed"]: 100 * float(row["accuracy"])
             for row in rows
             if (row["split"], row["local"], row["method"], float(row["epsilon"])) == wanted
         }
 
-    more = "a convolutional network, whose noise has a larger norm, and more users"
-    for says, high, low in (
-        ("DOPE-SGD is ahead of DP-SGD on all users", "dope_sgd", "dp_sgd (all)"),
-        ("DP-SGD on private users alone is ahead of DP-SGD on all", "dp_sgd (only private)", "dp_sgd (all)"),
+    dope = "DOPE-SGD is ahead of DP-SGD on all users", "dope_sgd", "dp_sgd (all)"
+    alone = (
+        "DP-SGD on private users alone is ahead of DP-SGD on all",
+        "dp_sgd (only private)", "dp_sgd (all)",
+    )  # fmt: skip
+    for (says, high, low), world, named in (
+        (dope, ("even", "FedSGD"), "users alike"),
+        (dope, ("even", "FedAvg"), "users alike, FedAvg"),
+        (dope, ("skewed", "FedSGD"), "two digits per user"),
+        (dope, ("skewed", "FedAvg"), "two digits per user, FedAvg"),
+        (alone, ("even", "FedSGD"), "users alike"),
     ):
         leads = [
-            lead(scores(high, epsilon), scores(low, epsilon), paper=FEDERATED[high][k] - FEDERATED[low][k])
+            lead(
+                scores(world, high, epsilon), scores(world, low, epsilon),
+                paper=FEDERATED[high][k] - FEDERATED[low][k],
+            )
             for k, epsilon in enumerate((0.5, 1.0, 2.0, 4.0))
-        ]
-        yield Claim(USERS, "Table 7", f"{says} (users alike)", leads, more)
+        ]  # fmt: skip
+        more = "a convolutional network, whose noise has a larger norm, and more users"
+        yield Claim(USERS, "Table 7", f"{says} ({named})", leads, more)

@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from experiments.verdicts import dope, linear
+from experiments.verdicts import dope, linear, small
 from experiments.verdicts.__main__ import DOCS, PAPERS, filled, summary, table
 from experiments.verdicts.leads import Claim, Lead, lead, verdict
 
 
 @pytest.fixture(scope="module")
 def claims() -> list[Claim]:
-    return [*linear.claims(), *dope.claims()]
+    return [*linear.claims(), *dope.claims(), *small.claims()]
 
 
 def test_the_committed_index_is_what_the_committed_runs_say(claims: list[Claim]) -> None:
