@@ -29,6 +29,7 @@ from sidelight.data.rows import (
     blocks_of,
     check_finite,
     shrink_rows,
+    tally,
 )
 from sidelight.data.targets import SLACK, Target, TargetScale, with_columns
 from sidelight.errors import InputError, UnboundedSensitivity, positive
@@ -243,11 +244,14 @@ class Coordinates:
         misfits: Mask | None = None,
         said: GuideColumns | None = None,
         in_place: bool = False,
+        tallied: Floats | None = None,
     ) -> PrivateRows:
         """Private records in these coordinates, or the rows of persons. This reads them."""
         bounded = self._bounded(X, said, private=True, in_place=in_place)
         if persons is None:
-            return PrivateRows(bounded, y, max_norm=self.max_norm, admits=admits, misfits=misfits)
+            return PrivateRows(
+                bounded, y, max_norm=self.max_norm, admits=admits, misfits=misfits, tallied=tallied
+            )
         return PersonRows(bounded, y, persons=persons, max_norm=self.max_norm, admits=admits, misfits=misfits)
 
     def of_target(
@@ -258,17 +262,34 @@ class Coordinates:
         persons: Persons | None = None,
         misfits: Mask | None = None,
         in_place: bool = False,
+        checked: Matrix | None = None,
     ) -> PrivateRows:
         """The same with targets as the user has them. The misfits of `target` come before the columns'.
 
+        checked: the numbers whose misfits are looked for here, in place of `misfits`.
         in_place: nobody else holds X, a view of an array with room for every column: rows are bounded there.
         """
         encoded = target.encode(y)
-        every = with_columns(target.misfits(y, encoded), misfits)
+        own = target.misfits(y, encoded)
+        every: Mask | None = None
+        tallied: Floats | None = None
+        if checked is not None and persons is None:
+            tallied = self._tallied(checked, own)
+        else:
+            every = with_columns(own, misfits if checked is None else self.misfits(checked))
         said = self._said(X)
         if said is not None:
             encoded = self._residual(y, said, target)
-        return self.private(X, encoded, target.loss.admits, persons, every, said, in_place)
+        return self.private(X, encoded, target.loss.admits, persons, every, said, in_place, tallied)
+
+    def _tallied(self, X: Matrix, own: Mask) -> Floats:
+        """The tally of misfits, block by block: no flag of a value outlives its block."""
+        if is_sparse(X) or self.bounds.features > MOST_CHECKED:
+            return tally(np.zeros(len(own), dtype=bool), own[:, None])[1:]
+        total = np.zeros(X.shape[1] + 1)
+        for block in blocks_of(len(own), len(total)):
+            total += tally(np.zeros_like(own[block]), with_columns(own[block], self.misfits(X[block])))[1:]
+        return total
 
     def misfits(self, X: Matrix) -> Mask | None:
         """(n, features): which numbers are not finite or outside the bounds; None where nobody looks."""

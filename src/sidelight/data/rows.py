@@ -68,6 +68,7 @@ class PrivateRows:
         max_norm: float,
         admits: Callable[[Array], Mask] | None = None,
         misfits: Mask | None = None,
+        tallied: Floats | None = None,
     ) -> None:
         positive("max_norm", max_norm)
         matrix, targets = as_matrix(X), as_targets(y)
@@ -84,6 +85,8 @@ class PrivateRows:
         targets = np.where(null, 0.0, targets)
         self._contents = Contents(_read_only_rows(matrix), _read_only(targets), norms, null)
         self._tally = tally(null, misfits)
+        if tallied is not None:  # the misfits of all records, by column
+            self._tally = np.append(self._tally, tallied)
         self.kept = {}
 
     def compute(

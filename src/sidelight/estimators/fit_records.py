@@ -194,8 +194,8 @@ class ArrayRecords:
     @contextmanager
     def reading(self) -> Iterator[Read]:
         def read(target: Target, coordinates: Coordinates, _: tuple[Observer, ...]) -> PrivateRows:
-            X, misfits = with_own(self.own, self.X), coordinates.misfits(self.X)
-            return coordinates.of_target(X, self.y, target, self.persons, misfits)
+            X = with_own(self.own, self.X)
+            return coordinates.of_target(X, self.y, target, self.persons, checked=self.X)
 
         yield read
 

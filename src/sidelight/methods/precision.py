@@ -117,10 +117,12 @@ def rehearsed(rows: PublicRows, loss: Loss, slope: float, ridge: float) -> Rehea
     top = float(loss.lipschitz or math.inf)
     clips = tuple(slope * factor for factor in FACTORS if slope * factor <= top * (1 + 1e-9))
     place, z = np.arange(len(y)) % _FOLDS, np.zeros((len(clips), len(y), loss.outputs))
-    for fold in range(_FOLDS):
-        held = place == fold
-        for k, weights in enumerate(_trained(X[~held], y[~held], loss, clips)):
-            z[k, held] = X[held] @ weights.T
+    folds = [place != fold for fold in range(_FOLDS)]
+    for k, weights in enumerate(
+        _trained([X[part] for part in folds], [y[part] for part in folds], loss, clips)
+    ):
+        for part, w in zip(folds, weights, strict=True):
+            z[k, ~part] = X[~part] @ w
     lengths = np.linalg.norm(X, axis=1)
     scales, losses = zip(*(_best_scale(part, y) for part in z), strict=True)
     new = lengths / max(float(lengths.mean()), 1e-300)  # other rows are longer: these made the metric
@@ -135,26 +137,39 @@ def best_clip(found: Rehearsed, noise: float) -> float:
     return float(clips[np.argmin(np.log(np.maximum(found.log_losses, 1e-6)) + cost)])
 
 
-def _trained(X: Floats, y: Array, loss: Loss, clips: Sequence[float]) -> list[Floats]:
-    """Weights (outputs, p) for every clip norm, rising: full-batch steps with heavy ball, as in training.
+def _trained(
+    folds: Sequence[Floats], targets: Sequence[Array], loss: Loss, clips: Sequence[float]
+) -> list[Floats]:
+    """Weights (folds, p, outputs) for every clip norm, rising: full-batch steps with heavy ball.
 
     The largest clip norm clips least and comes first, from zero; each other one continues from the one
-    before, as training continues from the solution of the public rows.
+    before, as training continues from the solution of the public rows. All folds step together: shorter ones
+    end with rows of zeros, whose gradients are zero.
     """
-    lengths = np.linalg.norm(X, axis=1)
-    top = max(float(np.linalg.eigvalsh(X @ X.T if len(X) < X.shape[1] else X.T @ X)[-1]) / len(X), 1e-12)
-    step = (1 - _MOMENTUM) * _CAP / (top * (loss.smoothness or 1.0) * len(X) + 1)  # 1 is the ridge's
-    w = np.zeros((X.shape[1], loss.outputs))
+    longest = max(map(len, folds))
+    X = np.stack([np.pad(part, ((0, longest - len(part)), (0, 0))) for part in folds])
+    y = np.concatenate([np.pad(part, (0, longest - len(part)), mode="edge") for part in targets])
+    lengths = np.linalg.norm(X, axis=2).reshape(-1)
+    step = np.array([_step_size(part, loss) for part in folds])[:, None, None]
+    flipped = np.ascontiguousarray(X.transpose(0, 2, 1))
+    w = np.zeros((len(folds), X.shape[2], loss.outputs))
     out: list[Floats] = []
     for clip in reversed(clips):
         velocity = np.zeros_like(w)
         for _ in range(_STEPS if out else _FIRST_STEPS):
-            slopes = _slopes(X @ w, y, loss)
+            slopes = _slopes((X @ w).reshape(-1, loss.outputs), y, loss)
             slopes *= _factors(slopes, lengths, clip)[:, None]
-            velocity = _MOMENTUM * velocity + X.T @ slopes + w
+            velocity *= _MOMENTUM
+            velocity += flipped @ slopes.reshape(len(folds), longest, -1)
+            velocity += w
             w = w - step * velocity
-        out.append(w.T)
+        out.append(w)
     return out[::-1]
+
+
+def _step_size(X: Floats, loss: Loss) -> float:
+    top = max(float(np.linalg.eigvalsh(X @ X.T if len(X) < X.shape[1] else X.T @ X)[-1]) / len(X), 1e-12)
+    return (1 - _MOMENTUM) * _CAP / (top * (loss.smoothness or 1.0) * len(X) + 1)  # 1 is the ridge's
 
 
 def _slopes(z: Floats, y: Array, loss: Loss) -> Floats:
@@ -163,8 +178,12 @@ def _slopes(z: Floats, y: Array, loss: Loss) -> Floats:
 
 
 def _factors(slopes: Floats, lengths: Floats, clip: float) -> Floats:
-    norms = np.linalg.norm(slopes, axis=1) * lengths
+    norms = _lengths(slopes) * lengths
     return np.asarray(clip / np.maximum(norms, clip))
+
+
+def _lengths(slopes: Floats) -> Floats:
+    return np.abs(slopes[:, 0]) if slopes.shape[1] == 1 else np.linalg.norm(slopes, axis=1)
 
 
 def _spread(z: Floats, y: Array, lengths: Floats, loss: Loss, clip: float) -> float:

@@ -218,26 +218,28 @@ def fit_scale(
     total = np.log1p(((_GRID - center) / spread) ** 2)
     scales = np.exp(_GRID)
     if public is not None:
-        total += weight * np.array([_public_loss(a, *public) for a in scales])
+        total += weight * _public_losses(scales, *public)
     if counts is not None:
-        total += np.array([_count_loss(a, counts) for a in scales])
+        total += _count_losses(scales, counts)
     return float(np.exp(_vertex(total)))
 
 
-def _public_loss(scale: float, z: Floats, y: Floats) -> float:
+def _public_losses(scales: Floats, z: Floats, y: Floats) -> Floats:
+    """The log loss of public records at each scale."""
     if z.ndim == 1:
-        return float(np.logaddexp(0, -y * scale * z).sum())
+        return np.asarray(np.logaddexp(0, np.multiply.outer(scales, -y * z)).sum(axis=1))
     own = z[np.arange(len(z)), y.astype(np.intp)]
-    return float((logsumexp(scale * z, axis=1) - scale * own).sum())
+    return np.array([(logsumexp(a * z, axis=1) - a * own).sum() for a in scales])
 
 
-def _count_loss(scale: float, counts: GapCounts) -> float:
-    p = expit(scale * counts.gap)
+def _count_losses(scales: Floats, counts: GapCounts) -> Floats:
+    """What noisy counts say against each scale."""
+    p = expit(np.multiply.outer(scales, counts.gap))
     size = np.maximum(counts.right + counts.wrong, 0.0) if counts.expected is None else counts.expected
     weight = counts.gap * size**2 / np.maximum(size**2 + 4 * counts.std**2, 1e-300)
-    slope = float((weight * ((1 - p) * counts.right - p * counts.wrong)).sum())
+    slope = (weight * ((1 - p) * counts.right - p * counts.wrong)).sum(axis=1)
     variance = size * p * (1 - p) + counts.std**2 * (p**2 + (1 - p) ** 2)
-    return slope**2 / max(2 * float((weight**2 * variance).sum()), 1e-300)
+    return np.asarray(slope**2 / np.maximum(2 * (weight**2 * variance).sum(axis=1), 1e-300))
 
 
 def _vertex(total: Floats) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, overload
 
 import numpy as np
@@ -87,6 +88,12 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest μ for which a μ-GDP mechanism is (ε, δ)-DP."""
     positive("epsilon", epsilon)
     fraction("delta", delta)
+    return _gdp_mu(float(epsilon), float(delta))
+
+
+@lru_cache(maxsize=64)
+def _gdp_mu(epsilon: float, delta: float) -> float:
+    """Remembered: every part of a plan asks for that of the whole budget."""
     high = 1.0
     while gaussian_delta_bound(epsilon, high) <= delta:
         high *= 2

@@ -256,6 +256,7 @@ class PublicOracle:
         self.dimension = loss.outputs * rows.p
         self._sums = RowSums(rows.X, rows.y, loss, row_norms(rows.X))
         self._X, self._p, self._y = rows.X, rows.p, self._sums.targets
+        self._remembered: tuple[Metric, RowNorms] = (None, lengths_for(None, outputs=1, n=0, p=0))
 
     def under(self, metric: FeatureMetric) -> PublicOracle:
         """The same records for a loss that takes x/‖Mx‖ in place of x."""
@@ -279,8 +280,10 @@ class PublicOracle:
         self, params: Vector, *, metric: Metric = None, origin: Vector | None = None
     ) -> Floats:
         """‖M(g_j − o)‖ for every public record."""
-        lengths = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
-        geometry = Geometry(metric, origin, lengths, self.loss.outputs, self._p)
+        if metric is not self._remembered[0]:
+            rule = lengths_for(metric, outputs=self.loss.outputs, n=self.size, p=self._p)
+            self._remembered = (metric, rule)
+        geometry = Geometry(metric, origin, self._remembered[1], self.loss.outputs, self._p)
         weights = self._weights(params)
         norms = [
             geometry.norms(block, self.loss.slope(block.X @ weights, block.y))
