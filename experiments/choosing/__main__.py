@@ -216,7 +216,9 @@ hinge, 80/20 splits, ranges of features from the public rows alone, unit rows, Î
 `isotropic` is the PPSGD paper's synthetic problem: 100 independent Gaussian features, 10,000 rows, public
 ones included. Accuracy, mean Â± standard error over {repeats} splits. In bold: the best of a column, and
 what is within one standard error of it; `non_private` stands outside the contest. `full_private` treats the
-public rows as private ones, `only_public` needs no budget.
+public rows as private ones, `only_public` needs no budget. `auto` of these runs (e28ffb2 and before) is
+precision weighting alone: the guide, the comparison with public rows and trees came later, and
+[Does public data pay?](public_pays.md) measures them.
 """.strip()
 
 

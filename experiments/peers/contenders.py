@@ -10,10 +10,10 @@ import numpy as np
 from sklearn.metrics import log_loss, roc_auc_score
 
 from experiments.peers import subprocesses
-from experiments.peers.splits import APART, MANY_CLASSES, NEW, TARGET, Array, Split, is_regression
+from experiments.peers.splits import MANY_CLASSES, NEW, TARGET, Array, Split, is_regression
 from experiments.peers.subprocesses import DELTA, PEERS
 from experiments.public_pays import contenders as simple
-from experiments.public_pays.contenders import BEFORE, OURS, WITHOUT
+from experiments.public_pays.contenders import BEFORE, OURS, WITHOUT, calibration_error
 from sidelight.errors import NotPrivateWarning, PrivacyWarning
 from sidelight.tables import fit_tables
 
@@ -26,7 +26,6 @@ ALONE = (*simple.FREE, "only_public", CONSTANT)  # of public rows
 SAME = "non_private"  # our features and loss, which depend on ε, without privacy
 FREE = (*ALONE, *WITHOUT)  # do not depend on ε
 RESULTS = ("accuracy", "auc", "log_loss", "ece", "rmse", "r2", "seconds")
-BINS = 15
 WITH_OWN_MODEL = ("bike", "traffic", "satellite")  # half of the public rows have every class
 
 
@@ -38,8 +37,7 @@ def contenders(name: str) -> tuple[str, ...]:
         own = simple.contenders(regression=is_regression(name), classes=3 if several else 2)
         given = (simple.GIVEN,) if name in WITH_OWN_MODEL else ()
         return (*own[:2], *given, *peers, *own[2:])
-    own = () if name in APART else OWN[is_regression(name)]
-    return (OURS, BEFORE, *peers, *own, SAME, *FREE)
+    return (OURS, BEFORE, *peers, *OWN[is_regression(name)], SAME, *FREE)
 
 
 def run(name: str, data: Split, *, epsilon: float, seed: int) -> dict[str, str]:
@@ -105,12 +103,6 @@ def _classes(data: Split, probability: Array, yes: Any) -> dict[str, float]:
         "log_loss": float(log_loss(y, np.clip(probability, 1e-12, 1 - 1e-12))),
         "ece": calibration_error(probability, y),
     }
-
-
-def calibration_error(probability: Array, y: Array) -> float:
-    """Of bins with equally many rows: the mean distance of the rate from the mean probability."""
-    bins = np.array_split(np.argsort(probability, kind="stable"), BINS)
-    return float(sum(len(k) * abs(probability[k].mean() - y[k].mean()) for k in bins) / len(y))
 
 
 def _numbers(data: Split, prediction: Array) -> dict[str, float]:

@@ -51,11 +51,12 @@ class Rivals:
     beyond_error: bool = False
 
 
-METHODS = tuple(sorted({*OWN[False], *OWN[True]}))
+METHODS = (*sorted({*OWN[False], *OWN[True]}), BEFORE)
+JOINT = (1, 2)  # of GROUPS: what is free, and our own methods
 GROUPS = (
     Rivals("every other private library", tuple(PEERS)),
     Rivals("everything that is free (models of public rows), but for the standard error", ALONE, 0.0, True),
-    Rivals(f"our own methods, or at most {MARGIN:g} behind the best", METHODS, MARGIN),
+    Rivals(f"our own methods (a line alone is one), or at most {MARGIN:g} behind the best", METHODS, MARGIN),
     Rivals("the old default (a line alone), but for the standard error", (BEFORE,), 0.0, True),
     Rivals("logistic or ridge regression without privacy", WITHOUT[:1]),
     Rivals("boosting without privacy", WITHOUT[1:]),
@@ -144,6 +145,15 @@ def _counts(one: Loss, rivals: Rivals) -> bool:
     return one.behind > rivals.margin and (not rivals.beyond_error or one.behind > error)
 
 
+def _lost(results: Results, rivals: Rivals, *, first: bool = False) -> set[tuple[str, float, str]]:
+    return {(one.dataset, one.epsilon, one.score) for one in losses(results, rivals, first=first)}
+
+
+def lost_jointly(results: Results, *, first: bool = False) -> set[tuple[str, float, str]]:
+    """Cells behind what is free, beyond the error, or more than the margin behind a method of ours."""
+    return set().union(*(_lost(results, GROUPS[one], first=first) for one in JOINT))
+
+
 def _cells(results: Results, rivals: Rivals, *, first: bool) -> list[tuple[str, float, str]]:
     """Where ours and a rival have run."""
     return [
@@ -190,17 +200,21 @@ def _version(file: str, package: str) -> str:
 def _summary(results: Results) -> str:
     """In how many cells ours is level with each group, by the first score and by every score."""
     every = [score for score in NAMES if any(score in scores_of(name) for name in results.datasets)]
+    groups = [
+        (one.title, one, {False: _lost(results, one), True: _lost(results, one, first=True)})
+        for one in GROUPS
+    ]
+    both = {first: lost_jointly(results, first=first) for first in (False, True)}
+    groups.insert(JOINT[1] + 1, ("both of the two above", GROUPS[JOINT[1]], both))
     rows = []
-    for rivals in GROUPS:
-        lost, cells = losses(results, rivals), _cells(results, rivals, first=False)
+    for title, rivals, lost in groups:
         first = len(_cells(results, rivals, first=True))
-        level = first - len(losses(results, rivals, first=True))
+        level = first - len(lost[True])
         share = f"{level} of {first}" + (f" ({100 * level / first:.0f} %)" if first else "")
-        by_score = []
-        for score in every:
-            total = sum(one[2] == score for one in cells)
-            by_score.append(f"{total - sum(one.score == score for one in lost)} of {total}")
-        rows.append([rivals.title, share, *by_score])
+        cells = [cell[2] for cell in _cells(results, rivals, first=False)]
+        gone = [cell[2] for cell in lost[False]]
+        by_score = [f"{cells.count(one) - gone.count(one)} of {cells.count(one)}" for one in every]
+        rows.append([title, share, *by_score])
     text = (
         "Cells (a table and an ε) in which the default's mean is at least as good. The first score of a "
         "table is AUC for two classes, accuracy for more, and R² for numbers:"

@@ -20,9 +20,9 @@ from experiments import datasets
 TARGET = "target"
 CLASSES = ("adult", "ipums-br", "magic04", "skin", "kddcup99")
 NUMBERS = ("cadata", "stability")
-NEW = ("flights late", "satellite", "poker", "bike", "traffic", "flights delay")
+NEW = ("flights late", "flights carrier", "satellite", "poker", "bike", "traffic", "flights delay")
 NEW_NUMBERS = ("bike", "traffic", "flights delay")
-MANY_CLASSES = ("satellite", "poker")
+MANY_CLASSES = ("satellite", "poker", "flights carrier")
 APART = ("stable grid", "dear houses", "adult, sex", "digits 3 and 8")  # no constant was found on these
 TOYS = ("toy classes", "toy numbers")  # for the quick version
 MOST_ROWS = 100_000  # of skin and KDD Cup 99, which have more

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.impute import SimpleImputer
@@ -25,7 +27,8 @@ GIVEN = "sidelight, boosting as public_model"  # of half of the public rows; the
 OWN = {False: ("public_whitening", "dp_newton"), True: ("public_whitening", "adassp")}
 FREE = ("linear, public rows", "boosting, public rows")
 WITHOUT = ("linear, no privacy", "boosting, no privacy")
-RESULTS = ("auc", "accuracy", "log_loss", "r2", "seconds")
+RESULTS = ("auc", "accuracy", "log_loss", "ece", "r2", "seconds")
+BINS = 15
 DELTA = 1e-6
 LINE_ALONE: dict[str, Any] = {"public_model": None, "compare_with_public": False, "trees": False}
 
@@ -88,8 +91,19 @@ def plain(data: Split, rows: Any) -> Any:
     return data.features(rows).assign(**{name: rows[name].astype(str) for name in data.texts})
 
 
+class Clipped(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Numbers within the range of the rows that a model learns from, so that one odd row decides nothing."""
+
+    def fit(self, X: ArrayLike, y: object = None) -> Clipped:
+        self.low_, self.high_ = np.min(X, axis=0), np.max(X, axis=0)
+        return self
+
+    def transform(self, X: ArrayLike) -> Any:
+        return np.clip(X, self.low_, self.high_)
+
+
 def _linear(data: Split, numbers: list[str], texts: list[str]) -> Any:
-    known = make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler())
+    known = make_pipeline(SimpleImputer(keep_empty_features=True), Clipped(), StandardScaler())
     columns = make_column_transformer(
         (known, numbers), (OneHotEncoder(handle_unknown="ignore", max_categories=200), texts)
     )
@@ -117,4 +131,13 @@ def _classes(data: Split, chances: Any, labels: list[str]) -> dict[str, float]:
     scores["log_loss"] = float(log_loss(y[known], np.clip(chances[known], 1e-6, 1), labels=labels))
     if len(labels) == 2:
         scores["auc"] = float(roc_auc_score(y == labels[1], chances[:, 1]))
+        scores["ece"] = calibration_error(chances[:, 1], y == labels[1])
+    else:
+        scores["ece"] = calibration_error(np.max(chances, axis=1), chosen == y)
     return scores
+
+
+def calibration_error(probability: Any, y: Any) -> float:
+    """Of bins with equally many rows: the mean distance of the rate from the mean probability."""
+    bins = np.array_split(np.argsort(probability, kind="stable"), BINS)
+    return float(sum(len(k) * abs(probability[k].mean() - y[k].mean()) for k in bins) / len(y))

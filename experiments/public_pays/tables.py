@@ -22,6 +22,11 @@ TOY = "toy numbers"
 REGRESSIONS = ("cadata", "bike", "stability", "flights delay", "traffic", TOY)
 MOST_ROWS = {"skin": 100_000, "kddcup99": 100_000}
 PUBLIC = {"adult": 225, "flights late": 1_600, "flights delay": 583, "flights carrier": 1_600}
+ROWS = {  # of a split, for the page
+    "flights late": 327_346, "adult": 48_842, "magic04": 19_020, "cadata": 20_640, "bike": 17_379,
+    "stability": 10_000, "satellite": 6_435, "flights delay": 327_346, "traffic": 48_204, "ipums-br": 38_000,
+    "skin": 100_000, "kddcup99": 100_000, "poker": 99_998, "flights carrier": 336_776,
+}  # fmt: skip
 LEAST_PUBLIC, PUBLIC_SHARE = 200, 0.005
 _AFTERWARDS = ["dep_time", "dep_delay", "arr_time", "air_time"]  # known only when a flight has left
 

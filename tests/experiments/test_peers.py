@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from experiments.peers import __main__ as experiment
 from experiments.peers import contenders, report, splits, subprocesses
-from experiments.public_pays.contenders import GIVEN
+from experiments.public_pays.contenders import GIVEN, calibration_error
 from experiments.sweep import read
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +101,15 @@ def test_what_is_free_is_ahead_only_beyond_the_error() -> None:
     assert report.losses(report.Results(lines), free) == []
 
 
+def test_a_cell_counts_jointly_if_it_is_behind_what_is_free_or_a_method_of_ours() -> None:
+    ours, free = {"sidelight": (0.7, 0.4)}, {"boosting, public rows": (0.705, 0.4)}
+    for more in (free, {"dp_sgd": (0.706, 0.4)}, {"sidelight, a line alone": (0.706, 0.4)}):
+        found = report.lost_jointly(report.Results(lines_of(ours | more)))
+        assert found == {("magic04", 0.1, "accuracy")}
+    level = report.Results(lines_of({**ours, "only_public": (0.7, 0.4), "dp_sgd": (0.704, 0.4)}))
+    assert report.lost_jointly(level) == set()
+
+
 def test_several_classes_are_scored_by_accuracy_and_log_loss() -> None:
     rng = np.random.default_rng(0)
     frame = splits.toy(regression=False, rows=300)
@@ -135,8 +144,8 @@ def test_calibration_error_sees_a_planted_miscalibration() -> None:
     rng = np.random.default_rng(0)
     chance = rng.uniform(size=20_000)
     truth = (rng.random(20_000) < chance).astype(float)
-    assert contenders.calibration_error(chance, truth) < 0.015
-    assert contenders.calibration_error(chance**2, truth) > 0.1
+    assert calibration_error(chance, truth) < 0.015
+    assert calibration_error(chance**2, truth) > 0.1
 
 
 def test_loss_is_of_the_splits_that_both_have_run() -> None:
@@ -163,6 +172,7 @@ def test_index_says_of_other_libraries_what_the_runs_say() -> None:
     lines = read(experiment.HERE / "runs.csv")
     results = report.Results(lines + experiment.shared_lines())
     lost = report.losses(results, report.GROUPS[0], first=True)
-    assert len(results.datasets) == 17 and len(lost) <= 0.05 * 4 * 17
+    tables = {name for name, _, _ in report._cells(results, report.GROUPS[0], first=True)}
+    assert len(tables) == 17 and len(lost) <= 0.05 * 4 * 17
     assert {*splits.CLASSES, *splits.NUMBERS, *splits.APART} <= {line["dataset"] for line in lines}
     assert set(subprocesses.PEERS) <= {line["method"] for line in lines if line["dataset"] in splits.NEW}

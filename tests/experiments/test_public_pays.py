@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 from experiments.public_pays import __main__ as experiment
-from experiments.public_pays import report, tables
+from experiments.public_pays import contenders, report, tables
+from experiments.sweep import read
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +31,26 @@ def test_a_cell_is_lost_only_beyond_the_error() -> None:
     assert report.lost_cells(report.Results(ours + level), report.FREE, ["bike"], 0.0) == []
     (lost,) = report.lost_cells(report.Results(ours + level + ahead), report.FREE, ["bike"], 0.0)
     assert "boosting" in lost
+
+
+def test_a_cell_is_lost_strictly_within_the_error() -> None:
+    """Ahead by more than the margin, not beyond the error: lost by the strict and the joint count."""
+    ours = [line("sidelight", k, 0.7) for k in range(3)]
+    theirs = [line("adassp", k, 0.71 + 0.1 * (k - 1)) for k in range(3)]
+    counted = list(report._lost(report.Results(ours + theirs), ["bike"]).values())
+    free, strict, beyond, joint, line_alone = (len(one) for one in counted)
+    assert (free, strict, beyond, joint, line_alone) == (0, 1, 0, 1, 0)
+
+
+def test_a_wild_number_does_not_move_a_line() -> None:
+    """Public or not, numbers are clipped to the range of the rows that are learned from."""
+    known = contenders.Clipped().fit(np.array([[0.0, 1.0], [2.0, 3.0]]))
+    assert known.transform(np.array([[9831.0, -5.0]])).tolist() == [[2.0, 1.0]]
+
+
+def test_no_linear_baseline_diverges() -> None:
+    lines = read(experiment.HERE / "runs.csv")
+    assert all(float(one["r2"]) > 0 for one in lines if one["method"].startswith("linear") and one["r2"])
 
 
 def test_a_step_down_counts_only_beyond_the_error() -> None:
