@@ -278,6 +278,7 @@ class Preparation:
         self.example = self._example()
         self.oracle = NetworkOracle(
             self.model, t.loss, example=self.example, draw_seed=self.seeds, expected=self._expected(),
+            cache_bytes=t.loading.cache_bytes if _repeats(t) else 0,
         )  # fmt: skip
         refuse(self.model)
         row_by_row(t.augment, None if self.example is None else self.example[0])
@@ -420,6 +421,12 @@ class Preparation:
             observers=self.trainer.observers,
             assumptions=(*plan.assumptions, known, *whose, _ALONE, _READABLE, HONEST_CODE, NO_HIDDEN_STATE),
         )  # fmt: skip
+
+
+def _repeats(trainer: Trainer) -> bool:
+    """Whether a record looks alike in every pass."""
+    warm = None if trainer.warm_up is None else trainer.warm_up.augment
+    return trainer.augment is None and trainer.public_augment is None and warm is None
 
 
 def _momentum(optimizer: torch.optim.Optimizer) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from sidelight.arrays import Json
+from sidelight.deep.accelerated import refuse_accelerated
 from sidelight.deep.binding import code_of, structure_of, without_addresses
 from sidelight.deep.given_batch import (
     GivenBatch,
@@ -309,6 +310,7 @@ class PrivateStep:
         persons, the batch holds, if your loader returns that. They must be those that `sample` drew; without
         it only their number is compared.
         """
+        refuse_accelerated()
         with self._lock:  # two threads would count, and plan, past each other
             self._problem.accumulate = accumulate
             batch = as_pair(private_batch)

@@ -185,15 +185,19 @@ class Loading:
         micro_batch: records whose activations are held at a time; None takes a batch at once.
         collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own. Private records
             are given to it one by one, and what it keeps from one is put back (`private_records`).
+        cache_bytes: memory for the activations of a model's frozen part, which are then computed once per
+            record; 0 computes them in every step. With augmentation nothing is remembered.
     """
 
     workers: int = 0
     micro_batch: int | None = None
     collate: Callable[[list[Any]], object] | None = None
+    cache_bytes: int = 2**30
 
     def __post_init__(self) -> None:
         whole("workers", self.workers, least=0)
         whole("micro_batch", self.micro_batch, optional=True)
+        whole("cache_bytes", self.cache_bytes, least=0)
         callable_or_none("collate", self.collate)
 
 

@@ -13,7 +13,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -56,6 +56,7 @@ from sidelight.oracles.network.flat import (
     parameters_of,
     trainable,
 )
+from sidelight.oracles.network.frozen_part import FrozenPart, find_frozen_part
 from sidelight.oracles.network.gradient_check import no_losses
 from sidelight.oracles.network.layers import settled_norms
 from sidelight.oracles.network.module_calls import unroll
@@ -102,6 +103,11 @@ class _Examined(NamedTuple):
 
     route: Route
     watched: list[Watched]
+    frozen: FrozenPart | None = None
+
+    def given(self, inputs: object) -> AbstractContextManager[None]:
+        """Inside, a pass need not compute what it has computed before of the frozen part."""
+        return nullcontext() if self.frozen is None else self.frozen.given(inputs)
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class NetworkOracle:
             ones, placeholders are made.
         pass_size: records in each pass through the model. A public number: passes are filled up to it.
         expected: how many records a batch has on average. Passes then have the size that takes least work.
+        cache_bytes: activations of the model's frozen part that are remembered (`frozen_part`); 0: none.
         draw_seed: a seed for the model's random numbers, once a call; by default from the operating system.
     """
 
@@ -148,8 +155,9 @@ class NetworkOracle:
         pass_size: int = 64,
         expected: float | None = None,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(63),
+        cache_bytes: int = 0,
     ) -> None:
-        self.model, self.loss = model, as_errors(loss)
+        self.model, self.loss, self.cache_bytes = model, as_errors(loss), cache_bytes
         self.pass_size, self.expected, self.draw_seed = pass_size, expected, draw_seed
         # Copied now: a collate may hand out views of a buffer that it fills again.
         self._public_rows = None if example is None else distinct_rows(example)
@@ -370,7 +378,7 @@ class NetworkOracle:
 
     def loss_and_gradient(self, batch: Batch) -> tuple[float, Tensor]:
         """The mean loss of public records, and its gradient."""
-        with torch.enable_grad():
+        with torch.enable_grad(), self._remembered(batch):
             losses = self._losses(copied(batch))  # which the model or the loss may write into
             parameters = self.parameters
             dtype = working(*(p.dtype for p in parameters))
@@ -433,17 +441,19 @@ class NetworkOracle:
         """The answer for the records of one pass, on the model's route."""
         batch, rows = copied(one.rows), row_count(one.rows)  # a model may write into its input
         count = rows // one.copies
-        (route, watched), answer = self._route_for(batch, rows), question.answer(count)
-        if one.seed is not None:
-            seed_torch(one.seed)
-        if route.kind != "layers":
-            with eagerly():
+        examined, answer = self._route_for(batch, rows), question.answer(count)
+        route = examined.route
+        with eagerly(), examined.given(batch[0]):  # which draws random numbers of its own, before the seed
+            if one.seed is not None:
+                seed_torch(one.seed)
+            if route.kind != "layers":
                 return self._written_out(one._replace(rows=batch), route, count, question)
-        seen = Capture(
-            self.model, route.wiring, rows=rows, count=count, receive=answer.receive, watched=watched
-        )
-        with eagerly(), route.branching(), seen:
-            seen.backward(self._losses(batch), one.weights)
+            seen = Capture(
+                self.model, route.wiring, rows=rows, count=count, receive=answer.receive,
+                watched=examined.watched,
+            )  # fmt: skip
+            with route.branching(), seen:
+                seen.backward(self._losses(batch), one.weights)
         return answer
 
     def _written_out(self, one: _Pass, route: Route, count: int, question: ClippedSumRule) -> Answer:
@@ -469,8 +479,7 @@ class NetworkOracle:
     def _route_for(self, batch: Batch, rows: int) -> _Examined:
         """The route, examined anew for other states, forms of records and sizes of a pass."""
         routes = self._present.routes
-        autocast = torch.is_autocast_enabled(self._device.type), torch.get_autocast_dtype(self._device.type)
-        form = autocast, tuple(_form(batch))
+        form = self._form_of(batch)
         if (form, rows) not in routes:
             # With fewer rows than these an examination shows little.
             others = (one.route for (other, size), one in routes.items() if other == form and size >= FEW)
@@ -478,8 +487,31 @@ class NetworkOracle:
             while len(routes) >= _MOST_FORMS:
                 routes.pop(next(iter(routes)))
             self._route = route
-            routes[form, rows] = _Examined(route, watched_modules(self.model, route.wiring))
+            alike = next((one for (other, _), one in routes.items() if other == form), None)
+            frozen = self._frozen_part(batch, route) if alike is None else alike.frozen
+            routes[form, rows] = _Examined(route, watched_modules(self.model, route.wiring), frozen)
         return routes[form, rows]
+
+    def _frozen_part(self, batch: Batch, route: Route) -> FrozenPart | None:
+        """What of the model gives a record the same numbers in each pass, by layers and without branches."""
+        if route.kind != "layers" or route.answers or not self.cache_bytes:
+            return None
+        with untouched(self.model), silent(), restored(self._state), eagerly():
+            return find_frozen_part(self.model, self._trial_rows(batch), most=self.cache_bytes)
+
+    def _remembered(self, batch: Batch) -> AbstractContextManager[None]:
+        """The same for a pass over public records, if private ones of this form have been prepared for."""
+        if self._known is None or not self.cache_bytes:
+            return nullcontext()
+        form = self._form_of(batch)
+        found = (one for (other, _), one in self._known.routes.items() if other == form)
+        examined = next(found, None)
+        return nullcontext() if examined is None else examined.given(batch[0])
+
+    def _form_of(self, batch: Batch) -> tuple[Hashable, ...]:
+        """What routes are known by: the parts of a batch, and the types that the model computes with."""
+        device = self._device.type
+        return (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)), tuple(_form(batch))
 
     def _trial_rows(self, batch: Batch) -> Batch:
         """Rows of the batch's form that are not private: public ones, if there are two different ones."""
