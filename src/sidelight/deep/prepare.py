@@ -424,9 +424,13 @@ class Preparation:
 
 
 def _repeats(trainer: Trainer) -> bool:
-    """Whether a record looks alike in every pass."""
+    """Whether a record looks alike in every pass, and no resumed run has to repeat a sum bit for bit.
+
+    What is remembered was computed beside the records that were new then, and may differ by rounding.
+    """
     warm = None if trainer.warm_up is None else trainer.warm_up.augment
-    return trainer.augment is None and trainer.public_augment is None and warm is None
+    changes = (trainer.augment, trainer.public_augment, warm, trainer.checkpoints)
+    return all(one is None for one in changes)
 
 
 def _momentum(optimizer: torch.optim.Optimizer) -> float:

@@ -186,7 +186,7 @@ class Loading:
         collate: makes a batch (inputs, targets) of a list of records; None is PyTorch's own. Private records
             are given to it one by one, and what it keeps from one is put back (`private_records`).
         cache_bytes: memory for the activations of a model's frozen part, which are then computed once per
-            record; 0 computes them in every step. With augmentation nothing is remembered.
+            record; 0 computes them in every step, as with augmentation or checkpoints.
     """
 
     workers: int = 0
