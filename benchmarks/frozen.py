@@ -3,8 +3,8 @@
     python -m benchmarks.frozen [--rounds 3]
 
 DP-SGD trains what comes after the body, on made-up records; both ways take turns, with one seed, on one
-thread. Times are processor time of `Trainer.fit`, planning and examination included. What is printed is
-docs/benchmarks/frozen.md.
+thread. Times are processor time of `Trainer.fit`, planning and examination included. What is printed is a
+section of docs/benchmarks/step.md.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.sections import write_section
 from sidelight import Trainer
 from sidelight.deep import Loading
 from sidelight.methods import dp_sgd
 
-PAGE = Path("docs/benchmarks/frozen.md")
+PAGE = Path("docs/benchmarks/step.md")  # its section "frozen"
 RECORDS, BATCH, EPOCHS = 1000, 125, 10
 BYTES = {"computed in every step": 0, "computed once": Loading().cache_bytes}
 
@@ -102,7 +103,7 @@ def measured(rounds: int) -> list[str]:
 def page(lines: list[str], rounds: int) -> str:
     head = ["network", *(f"{way}, s" for way in BYTES), "ratio", "largest difference of a weight"]
     return "\n".join([
-        "# Frozen bodies", "",
+        "## Frozen bodies", "",
         f"`python -m benchmarks.frozen --rounds {rounds}`: processor time of a whole `Trainer.fit` (median), "
         f"one thread; {RECORDS:,} records, batches of {BATCH} on average, {EPOCHS} epochs. Both ways have "
         "one seed, and end at weights that differ by rounding.", "",
@@ -116,7 +117,7 @@ def main() -> None:
     rounds = asked.parse_args().rounds
     torch.set_num_threads(1)
     found = page(measured(rounds), rounds)
-    PAGE.write_text(found)
+    write_section(PAGE, "frozen", found)
     print(found)
 
 
