@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sidelight.audit.replay import replay_neighbors
+from sidelight.audit.sampling import performs_its_event
 from sidelight.methods import BandedNoise, adadps, dope_sgd, dp_sgd
+from sidelight.methods.correlated_noise import CorrelatedState
 from sidelight.privacy.correlation import Correlation
+from sidelight.privacy.release import release_correlated
 from sidelight.privacy.strategies import Strategy
-from sidelight.privacy.turns import Places, Turn
+from sidelight.privacy.turns import Places, Turn, Turns
 
 AR, RO = "add-or-remove-one", "replace-one"
 SAMPLED = BandedNoise(bands=3, sampled=True)
@@ -84,6 +89,80 @@ def test_a_planted_fault_is_seen(name, monkeypatch):
     monkeypatch.setattr(owner, attribute, fault)
     found = replay_neighbors(method, relation=AR, seeds=1)
     assert any(promise in finding.promise for finding in found.findings), found.findings
+
+
+def later(self, total, *, std, event, account, noise):
+    """From its fourth step on, the release takes the noise of the step after."""
+    turn = self._turn + (self._turn >= 3)
+    return release_correlated(total, correlation=self.correlation, turn=turn, account=account, noise=noise)
+
+
+def backwards(original):
+    def start(self, event):
+        original(self, event)
+        self._coefficients = np.array([1.0, *(-c for c in event.coefficients[1:])])
+
+    return start
+
+
+def forgetful(original):
+    """What later steps take back is not kept."""
+
+    def add(self, drawn):
+        original(self, drawn)
+        self._kept[:] = 0
+
+    return add
+
+
+RUN_FAULTS = {
+    "reused draw": (Correlation, "draw", reused),
+    "half the noise": (Correlation, "draw", half(Correlation.draw)),
+    "wrong separation": (Places, "turn", too_soon(Places.turn)),
+    "no turns": (Places, "turn", everybody),
+    "the turn of another step": (CorrelatedState, "release", later),
+    "a sign of the bands": (Correlation, "__init__", backwards(Correlation.__init__)),
+    "the past is not kept": (Correlation, "_add_past", forgetful(Correlation._add_past)),
+}
+KINDS = {
+    "sampled": BandedNoise(bands=3, cycle=3, sampled=True),
+    "inverse": BandedNoise(bands=3, cycle=3, sampled=False, inverse=True),
+    "secret places": BandedNoise(bands=1, cycle=3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", RUN_FAULTS)
+def test_a_fault_is_seen_in_every_kind_of_run(name, kind, monkeypatch):
+    if kind == "secret places" and name in ("a sign of the bands", "the past is not kept"):
+        pytest.skip("one band keeps nothing")
+    owner, attribute, fault = RUN_FAULTS[name]
+    monkeypatch.setattr(owner, attribute, fault)
+    method = small(KINDS[kind], steps=36, expected_batch_size=44 / 3 if kind == "secret places" else 8)
+    assert replay_neighbors(method, relation=AR, seeds=1).findings
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_fault_they_pass(kind):
+    method = small(KINDS[kind], steps=36, expected_batch_size=44 / 3 if kind == "secret places" else 8)
+    assert replay_neighbors(method, relation=AR, seeds=1).findings == ()
+
+
+LIMITED = Turns(0.3, 3, 12, Strategy((1.0, 0.5)), largest=9)
+
+
+@pytest.mark.parametrize("fault", ["none", "twice the probability", "no limit"])
+def test_batches_of_another_law_are_seen(fault, monkeypatch):
+    def drawn(self, n, noise):
+        rate = 2 * self.turns.sampling_probability if fault == "twice the probability" else 0.3
+        return self.members[noise.generator.random(len(self.members)) < rate]
+
+    if fault != "none":
+        monkeypatch.setattr(Turn, "indices", drawn)
+    for turns in (LIMITED, replace(LIMITED, largest=None)):
+        if fault == "no limit" and turns.largest is None:
+            continue
+        assert bool(performs_its_event(turns, 60)) == (fault != "none")
 
 
 def test_a_band_that_is_not_charged_is_seen(monkeypatch):

@@ -9,6 +9,7 @@ from typing import ClassVar
 import mpmath as mp
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import norm
 
 import sidelight
@@ -60,6 +61,34 @@ def test_the_bound_is_above_the_truth_for_a_score_that_is_the_release(shape, mu,
         for one, other in ((ours, theirs), (theirs, ours)):
             truth = float(np.maximum(one - math.exp(epsilon) * other, 0).sum() * step)
             assert accountants.delta(event, epsilon=epsilon, relation=AR) >= truth * (1 - 1e-6) - 1e-12
+
+
+def worst_order(event: BestOf, mu: float, cut: float) -> float:
+    """ε of the best of K Gaussians, exactly, by a score that ranks x > cut first and the rest from below.
+
+    What is next after x > cut is where the neighbor is least likely, and there its chance of being beaten
+    has risen most.
+    """
+    at = np.linspace(-12, 12, 60_001)
+    above = at > cut
+    first = np.where(above, norm.sf(at), norm.sf(cut) + norm.cdf(at))
+    second = np.where(above, norm.sf(at - mu), norm.sf(cut - mu) + norm.cdf(at - mu))
+    mine, theirs = (
+        norm.pdf(at - mean) * (event.gamma / (event.gamma + (1 - event.gamma) * p)) ** (event.shape + 1)
+        for mean, p in ((0.0, first), (mu, second))
+    )
+    scale = event.expected * (at[1] - at[0])
+    return float(
+        brentq(lambda e: scale * float(np.maximum(mine - math.exp(e) * theirs, 0).sum()) - 1e-5, 0, 30)
+    )
+
+
+@pytest.mark.parametrize(("shape", "most"), [(0.0, 1.04), (1.0, 1.05)])
+def test_no_bound_for_every_score_can_be_much_lower(shape, most):
+    event = of(0.5, shape)
+    truth = max(worst_order(event, 0.5, cut) for cut in np.linspace(-1, 2, 13))
+    bound = accountants.epsilon(event, delta=1e-5, relation=AR)
+    assert truth <= bound <= most * truth
 
 
 @pytest.mark.parametrize("shape", [0.0, 1.0])

@@ -42,15 +42,20 @@ def _takes_turns(turns: Turns, n: int, noise: Noise) -> list[Finding]:
     """Places are even over many runs; a batch has its share of those whose turn it is, and nobody else."""
     keys = [noise.generator.bytes(32) for _ in range(max(1, 4000 // n))]
     runs = [Places(turns, n, key=key) for key in keys]
-    drawn = np.zeros((len(runs), turns.cycle, n), dtype=np.int64)
+    drawn, longest = np.zeros((len(runs), turns.cycle, n), dtype=np.int64), 0
     for run, places in zip(drawn, runs, strict=True):
         for step in range(2 * turns.cycle):
-            np.add.at(run[step % turns.cycle], places.turn(step).indices(n, noise), 1)
+            batch = places.turn(step).indices(n, noise)
+            longest = max(longest, len(batch))
+            np.add.at(run[step % turns.cycle], batch, 1)
     q, said = turns.sampling_probability, f"charged as {events.describe(turns.event(n, 1.0))}"
     if ((drawn > 0).sum(axis=1) > 1).any() or drawn.max() > 2:
         return [Finding(PROMISE, f"{said}, and a record is drawn when it is not its turn")]
+    if turns.largest is not None and longest > turns.largest:
+        return [Finding(PROMISE, f"{said}, but batches are larger than their limit")]
     total, expected = drawn.sum(), 2 * len(runs) * n * q
-    if turns.largest is None and abs(total - expected) > 6 * math.sqrt(expected * (1 - q)) + 1e-9:
+    away = total - expected if turns.largest is not None else abs(total - expected)  # a limit leaves some out
+    if away > 6 * math.sqrt(expected * (1 - q)) + 1e-9:
         return [Finding(PROMISE, f"{said}, but batches have another share of those whose turn it is")]
     per_place = drawn.sum(axis=(0, 2)) * turns.cycle / max(total, 1) - 1
     if np.abs(per_place).max() > 8 * math.sqrt(turns.cycle / max(total, 1)) + 1e-9:

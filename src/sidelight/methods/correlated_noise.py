@@ -46,7 +46,8 @@ class BandedNoise(NoiseRule):
             batches of the size asked for.
         sampled: whether a record whose turn it is takes part with a probability, which amplifies privacy
             (add-or-remove-one). If not, everyone whose turn it is does, and what is seen of the cohort
-            costs nothing. None takes what gives less error.
+            costs nothing. None takes what gives less error; turns without sampling are then charged
+            for places that nobody sees (add-or-remove-one).
         inverse: bands of C⁻¹, those of the inverse square root; turns are then not sampled.
         largest_batch: batches have no more records than that, at a price in δ; for sampled turns.
         curvature: "public" weighs directions by the curvature of public records, labeled or not.
@@ -131,7 +132,15 @@ class BandedNoise(NoiseRule):
             found += [self._sampled(setting, work, b, most) for b in sizes if b <= max(setting.steps, 1)]
         if not self.sampled and self.largest_batch is None:
             found.append(self._everyone(setting, work, most))
+            if sampled:  # and nobody sees who takes part
+                found += [self._hidden(setting, work, b, most) for b in sizes if b <= max(setting.steps, 1)]
         return found
+
+    def _hidden(self, setting: Setting, work: Workload, bands: int, most: int) -> Turns | None:
+        cycle = most if self.cycle is None else self.cycle
+        if bands > cycle or cycle > most:
+            return None
+        return Turns(1.0, cycle, setting.steps, best_bands(work, bands), None, setting.relation, secret=True)
 
     def _sampled(self, setting: Setting, work: Workload, bands: int, most: int) -> Turns | None:
         cycle = bands if self.cycle is None else self.cycle
@@ -141,7 +150,8 @@ class BandedNoise(NoiseRule):
         largest = self.largest_batch
         if q == 1 and largest is not None:
             return None
-        return Turns(q, cycle, setting.steps, best_bands(work, bands), largest, setting.relation)
+        strategy = best_bands(work, bands)
+        return Turns(q, cycle, setting.steps, strategy, largest, setting.relation, secret=q == 1)
 
     def _everyone(self, setting: Setting, work: Workload, most: int) -> Turns:
         cycle = most if self.cycle is None else self.cycle
@@ -163,6 +173,7 @@ class BandedNoise(NoiseRule):
             "turns_apart": turns.cycle,
             "turns": event.turns,
             "sampled_in_turn": turns.sampling_probability,
+            "places_secret": turns.secret or turns.sampling_probability < 1,
             **({} if turns.largest is None else {"largest_batch": turns.largest}),
             "accounting": accountants.ASSUMES["pld"],
         }
@@ -185,7 +196,7 @@ def _turns(setting: Setting) -> Turns:
 @functools.lru_cache(maxsize=256)
 def _multiplier(turns: Turns, n: int, epsilon: float, delta: float) -> float:
     """The least standard deviation of a draw, in units of the sensitivity of a step's sum."""
-    if turns.sampling_probability == 1:
+    if turns.sampling_probability == 1 and not turns.secret:
         once = accountants.gdp(turns.run(n, 1.0))  # the sensitivity of CG, for draws of size 1
         if once is None:
             raise InputError("this plan is no Gaussian release")

@@ -40,6 +40,7 @@ from sidelight.errors import (
     users_line,
 )
 from sidelight.privacy import conversions, correlated, events, pld, selections
+from sidelight.privacy.allocation import allocation_curve
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.pld import Array, Curve
 
@@ -250,6 +251,8 @@ def _curve(event: Event, relation: Relation) -> Curve:
             return pld.poisson_curve(q, 1 / z * _UP)
         case events.SampledWithoutReplacement(event=events.Gaussian(noise_multiplier=z)) if z > 0:
             return pld.without_replacement_curve(event.sample_size / event.source_dataset_size, 1 / z * _UP)
+        case events.AllocatedGaussian(noise_multiplier=z, bins=bins):
+            return allocation_curve(1 / z * _UP, bins)
         case events.MixtureOfSensitivities():
             mus = 1 / np.asarray(event.noise_multipliers) * _UP
             return pld.mixture_curve(mus, np.asarray(event.probabilities))
@@ -321,6 +324,9 @@ def _tcdp_of(event: Event, relation: Relation, omega_total: float) -> tuple[floa
 def rdp_of(event: Event, orders: tuple[float, ...], relation: Relation) -> tuple[float, ...]:
     a = np.asarray(orders)
     match event:
+        case events.AllocatedGaussian(noise_multiplier=z):
+            check_sampling(event, relation)
+            return tuple(a / (2 * z * z))  # that of a place which is known
         case events.Gaussian(noise_multiplier=z):
             return tuple(a / (2 * z * z) if z > 0 else np.full(a.size, np.inf))
         case events.ZeroConcentrated(rho=rho, xi=xi):
@@ -436,6 +442,8 @@ def check_sampling(event: Event, relation: Relation) -> None:
         raise RelationError(
             "Poisson sampling belongs to add-or-remove-one; sample a fixed size for replace-one"
         )
+    if isinstance(event, events.AllocatedGaussian) and relation != "add-or-remove-one":
+        raise RelationError("secret places are accounted under add-or-remove-one")
     if isinstance(event, events.SampledWithoutReplacement) and relation != "replace-one":
         raise RelationError(
             "fixed-size sampling belongs to replace-one; sample Poisson for add-or-remove-one"

@@ -8,12 +8,15 @@ The curve of such a run is that of the events of `reduced`, which every accounta
   than there are steps between two turns: as many Poisson-sampled Gaussians as there are turns (Theorem 4 of
   Choquette-Choo et al., NeurIPS 2023, arXiv:2306.08153v2). Turns are fixed without looking at records, and
   the columns of C that belong to a record's turns lie in disjoint rows.
+- One that takes part in every step of its turn, if its place in the cycle is drawn uniformly and nobody
+  sees who takes part (`secret`), and C has no more bands than a cycle has steps: one of ⌊separation/bands⌋
+  Gaussian releases of that multiplier (`AllocatedGaussian`), whose place is not known.
 - The same with batches of at most so many records: composed with DP(0, turns·τ), where τ is the probability
   that others alone fill a batch. Given the draws of all others, none of them full, the run is that of batches
   without a limit; else it may be anything; and the draws of others do not depend on the record.
 
 Other ways to sample have no proof here, and are refused: q < 1 with more bands than the separation, or with
-banded inverses; bins that are drawn anew in each pass.
+banded inverses; places that are drawn anew in each pass.
 """
 
 from __future__ import annotations
@@ -42,6 +45,17 @@ class ApproximateDp(dp_event.DpEvent):
 
 
 @attr.define(frozen=True, slots=False)
+class AllocatedGaussian(dp_event.DpEvent):
+    """One of so many Gaussian releases has the record, chosen uniformly and secretly; the others have none.
+
+    Feldman & Shenfeld (arXiv:2602.17284); under add-or-remove-one.
+    """
+
+    noise_multiplier: float = attr.ib(validator=attr.validators.gt(0))
+    bins: int = attr.ib(validator=attr.validators.ge(2))
+
+
+@attr.define(frozen=True, slots=False)
 class CorrelatedGaussian(dp_event.DpEvent):
     """`steps` sums that are released with noise C⁻¹z.
 
@@ -50,6 +64,7 @@ class CorrelatedGaussian(dp_event.DpEvent):
     separation, participations: two turns of a record are so many steps apart at least; how many it has.
     sampling_probability: with which it takes part, each time its turn comes.
     overflow: the probability, at most, with which a batch is full without the record (0: it never is).
+    secret: 1 if places are uniform among `separation`, and nobody sees who takes part.
     """
 
     noise_multiplier: float = attr.ib(validator=attr.validators.gt(0))
@@ -62,6 +77,7 @@ class CorrelatedGaussian(dp_event.DpEvent):
         default=1.0, validator=[attr.validators.gt(0), attr.validators.le(1)]
     )
     overflow: float = attr.ib(default=0.0, validator=[attr.validators.ge(0), attr.validators.lt(1)])
+    secret: int = attr.ib(default=0, validator=attr.validators.in_((0, 1)))
 
     @property
     def strategy(self) -> Strategy:
@@ -75,6 +91,8 @@ class CorrelatedGaussian(dp_event.DpEvent):
     def __attrs_post_init__(self) -> None:
         if self.overflow and (self.sampling_probability == 1 or self.turns * self.overflow >= 1):
             raise InputError("batches of limited size are for sampled turns, and have to be rarely full")
+        if self.secret and (self.inverse or self.sampling_probability < 1):
+            raise InputError("secret places are accounted for bands of C and turns without sampling")
 
     @property
     def plain(self) -> dp_event.DpEvent:
@@ -94,7 +112,8 @@ class CorrelatedGaussian(dp_event.DpEvent):
         )
         release: dp_event.DpEvent = dp_event.GaussianDpEvent(self.noise_multiplier / reach)
         if q == 1:
-            return release
+            bins = self.separation // strategy.bands if self.secret else 1
+            return release if bins < 2 else AllocatedGaussian(self.noise_multiplier / reach, bins)
         sampled = dp_event.PoissonSampledDpEvent(q, release)
         many = sampled if turns == 1 else dp_event.SelfComposedDpEvent(sampled, turns)
         if not self.overflow:
@@ -132,7 +151,7 @@ def without_sampling(event: dp_event.DpEvent) -> dp_event.DpEvent:
     """
     if not isinstance(event, CorrelatedGaussian) or event.overflow:
         return event
-    return reduced(attr.evolve(event, sampling_probability=1.0))
+    return reduced(attr.evolve(event, sampling_probability=1.0, secret=0))
 
 
 def overflow(n: int, *, sampling_probability: float, largest: int) -> float:

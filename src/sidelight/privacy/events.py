@@ -45,6 +45,7 @@ NoOp = dp_event.NoOpDpEvent
 NonPrivate = dp_event.NonPrivateDpEvent
 ApproximateDp = correlated.ApproximateDp
 CorrelatedGaussian = correlated.CorrelatedGaussian
+AllocatedGaussian = correlated.AllocatedGaussian
 BestOf = selections.BestOf
 
 
@@ -222,6 +223,7 @@ _NAMES: dict[str, type[Event]] = {
     "objective-perturbation": ObjectivePerturbation,
     "gaussian-sketch": GaussianSketch,
     "correlated-gaussian": CorrelatedGaussian,
+    "allocated-gaussian": AllocatedGaussian,
     "best-of": BestOf,
 }
 _KINDS = {kind: name for name, kind in _NAMES.items()}
@@ -312,6 +314,8 @@ def _phrase(event: Event) -> str:
             return f"Gaussian sketch({event.rows} rows, a record adds at most {event.growth:.6g})"
         case CorrelatedGaussian():
             return _correlated(event)
+        case AllocatedGaussian():
+            return f"one of {event.bins:,} Gaussian(noise multiplier {event.noise_multiplier:.6g}), secretly"
         case BestOf():
             each = " or ".join(dict.fromkeys(describe(one) for one in event.events))
             return f"the best of {event.expected:.3g} runs on average (shape {event.shape:g}) of {each}"
@@ -323,6 +327,7 @@ def _phrase(event: Event) -> str:
 def _correlated(event: CorrelatedGaussian) -> str:
     kind = "banded inverse" if event.inverse else "bands"
     who = "every record" if event.sampling_probability == 1 else f"q={event.sampling_probability:.6g}"
+    who += ", places secret" if event.secret else ""
     full = f", batches full with probability {plain_up(event.overflow, 3)} at most" if event.overflow else ""
     return (
         f"{event.steps:,} steps of correlated noise({len(event.coefficients)} {kind}, noise multiplier "

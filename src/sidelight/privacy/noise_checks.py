@@ -43,7 +43,7 @@ def check_gaussian(event: Event, *, std: float, sensitivity: float, relation: Re
 def check_correlated(event: CorrelatedGaussian, *, std: float, relation: Relation, dtype: Any) -> None:
     """Refuse a step of a run with correlated noise whose draws cannot be made, or whose turns are sampled
     under a relation that does not account for it."""
-    if event.sampling_probability < 1 and relation != "add-or-remove-one":
+    if (event.sampling_probability < 1 or event.secret) and relation != "add-or-remove-one":
         raise PrivacyConditionError(f"turns that are sampled are not accounted under {relation!r}")
     _check_range(std, dtype)
 

@@ -28,6 +28,7 @@ class Turns:
     """The sampler of a run of `steps` steps with correlated noise; `Places` draws its batches.
 
     largest: a batch has no more records than that; of more, so many are drawn uniformly.
+    secret: whether the price of turns without sampling counts on nobody seeing who takes part.
     """
 
     sampling_probability: float
@@ -36,6 +37,7 @@ class Turns:
     strategy: Strategy
     largest: int | None = None
     relation: Relation = "add-or-remove-one"
+    secret: bool = False
 
     def __post_init__(self) -> None:
         check_relation(self.relation)
@@ -46,6 +48,8 @@ class Turns:
             raise InputError("a cycle, and a run, has at least one step")
         if q < 1 and self.relation != "add-or-remove-one":
             raise RelationError("turns that are sampled are accounted under add-or-remove-one")
+        if self.secret and (q < 1 or self.relation != "add-or-remove-one"):
+            raise RelationError("secret places are for turns without sampling, under add-or-remove-one")
         if self.largest is not None and not (q < 1 and self.largest >= 1):
             raise InputError("a largest batch, of at least 1 record, is for turns that are sampled")
 
@@ -60,7 +64,7 @@ class Turns:
             full = correlated.overflow(n, sampling_probability=q / self.cycle, largest=self.largest)
         return CorrelatedGaussian(
             noise_multiplier, self.strategy.coefficients, int(self.strategy.inverse), self.steps, self.cycle,
-            -(-self.steps // self.cycle), q, full,
+            -(-self.steps // self.cycle), q, full, int(self.secret),
         )  # fmt: skip
 
     def expected_batch_size(self, n: int) -> float:

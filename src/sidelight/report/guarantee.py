@@ -331,7 +331,7 @@ def _single(event: Event) -> str:
                 "Their correlated Gaussian noise is made of draws of "
                 f"{_times(float(event.noise_multiplier))}. "
                 f"A record had {count(event.turns)} turns, {count(event.separation)} steps apart."
-                f"{_limited(event)}"
+                f"{_hidden(event)}{_limited(event)}"
             )
         case events.BestOf():
             return (
@@ -362,6 +362,16 @@ def _single(event: Event) -> str:
         case events.NonPrivate():
             return "the private records were used without protection."
     return f"{events.describe(event)} was released."
+
+
+def _hidden(event: events.CorrelatedGaussian) -> str:
+    """That the price counts on places which nobody sees."""
+    if not event.secret:
+        return ""
+    return (
+        f" Which of {count(event.separation)} places in the cycle a record has was drawn by chance and is "
+        "secret; the guarantee counts on it."
+    )
 
 
 def _limited(event: events.CorrelatedGaussian) -> str:
