@@ -25,9 +25,11 @@ from experiments.public_pays.tables import TARGET, table
 __all__ = ["DEVELOPED", "SCORED_ONCE", "TASKS", "Task", "mlp"]
 
 DEVELOPED = ("magic", "adult", "cifar features", "sst2 hashed", "mnist small", "mnist")
-SCORED_ONCE = ("satellite", "flights late", "skin")
+SCORED_ONCE = ("satellite", "flights late", "skin", "characters")
 
 _SEEN = 3  # public sentences that a word must be in
+_LETTERS = " abcdefghijklmnopqrstuvwxyz"  # any other character is the last of the classes
+_WINDOW = 12  # characters from which the next one is predicted
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,40 @@ def _sst2_hashed(seed: int) -> Task:
     return Task(pair(private), pair(public), pair(test), mlp(512))
 
 
+class Letters(nn.Module):
+    """An LSTM over characters, and scores of the next one."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        kinds = len(_LETTERS) + 1
+        self.embed = nn.Embedding(kinds, 16)
+        self.lstm, self.last = nn.LSTM(16, width, batch_first=True), nn.Linear(width, kinds)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        found: Tensor = self.last(self.lstm(self.embed(characters))[0][:, -1])
+        return found
+
+
+def _characters(seed: int) -> Task:
+    """The next character of 12, once in each sentence of SST-2: 2,000 public ones, 20,000 private."""
+    frame = datasets.sst2()
+    train, test = frame[frame.split == "train"], frame[frame.split == "test"]
+    long = train.sentence[train.sentence.str.len() > _WINDOW]
+    order = np.random.default_rng(seed).permutation(len(long))[:22_000]
+    places = np.random.default_rng([seed, 1])
+
+    def pair(texts: Any) -> Pair:
+        lows = [int(places.integers(len(text) - _WINDOW)) for text in texts]
+        cut = [text[low : low + _WINDOW + 1].lower() for text, low in zip(texts, lows, strict=True)]
+        numbers = torch.tensor([[_LETTERS.find(one) % (len(_LETTERS) + 1) for one in text] for text in cut])
+        return numbers[:, :-1].contiguous(), numbers[:, -1].contiguous()
+
+    public, private = long.iloc[order[:2_000]], long.iloc[order[2_000:]]
+    return Task(
+        pair(private), pair(public), pair(test.sentence[test.sentence.str.len() > _WINDOW]), Letters()
+    )
+
+
 def _mnist_small(seed: int) -> Task:
     """1,000 public images, 12,000 private ones, and the CNN of the Coupling paper."""
     task = _mnist(seed, augmented=False)
@@ -193,5 +229,6 @@ TASKS: dict[str, Callable[[int], Task]] = {
     "satellite": lambda seed: _table("satellite", 300, 10_000, seed),
     "flights late": lambda seed: _table("flights late", 1_000, 40_000, seed),
     "skin": _skin,
+    "characters": _characters,
     "invented": _small,
 }

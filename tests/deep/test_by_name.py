@@ -30,7 +30,6 @@ from sidelight.problems import public_training
 from sidelight.problems.network_public import NetworkGuide
 
 PRIVATE, PUBLIC, TEST = blobs(600, 1), blobs(300, 2), blobs(400, 3)
-COLD = ("dp_sgd", "only_private", "full_private", "ppsgd")
 STARTS = (adadps, adamix, coupling, dope_sgd, dp_sgd, dpmd, ppsgd, sample_mechanism)
 
 
@@ -50,16 +49,13 @@ def images() -> Digits:
 def test_no_method_by_its_name_is_refused_or_at_chance(
     method: str, architecture: str, images: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The table of `experiments.networks_auto.by_name`, in small; 0.1 is chance.
-
-    The 50 steps of this plan are too few for a transformer that begins cold, so those are only run.
-    """
+    """The table of `experiments.networks_auto.by_name`, in small; 0.1 is chance."""
     monkeypatch.setattr(public_training, "_FEWEST", 10_000)  # records, so that the first guess is taken
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found, trainer = accuracy(architecture, method, images, epsilon=16)
     assert trainer.privacy_.epsilon <= 16 * (1 + 1e-6)
-    assert found > 0.3 or (architecture == "transformer" and method in COLD)
+    assert found > 0.25
 
 
 @pytest.mark.parametrize("make_method", STARTS, ids=lambda f: f.__name__)

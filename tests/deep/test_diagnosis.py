@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -158,6 +159,15 @@ def test_a_diagnosis_that_forgets_the_noise_is_found_out(monkeypatch: pytest.Mon
     model, others = mlp(), blobs(4000, 2)
     found = at_point(NetworkOracle(model, loss), blobs(400, 1), others, PLAN, where="here", loss=0.0)
     assert found.one_step == pytest.approx(found.released, abs=0.1)  # nothing left to average out
+
+
+def test_few_records_have_more_steps_where_the_noise_allows_longer_ones_than_are_stable() -> None:
+    def steps(epsilon: float, **given: Any) -> int:
+        how: dict[str, Any] = {"epsilon": epsilon, "delta": 1e-5, "relation": "add-or-remove-one", **given}
+        return plan_for(800, 10_000, **how).steps
+
+    assert steps(16, public="none") == 100 and steps(2, public="none") == 50
+    assert steps(16, public="path") == 50 and steps(16, public="none", steps=30) == 30
 
 
 def test_the_noise_of_all_steps_moves_each_parameter_a_fixed_distance() -> None:

@@ -36,7 +36,7 @@ from sidelight.privacy import accountants
 from sidelight.privacy.events import Relation
 
 __all__ = [
-    "GradientPoint", "RealPlan", "at_point", "batch_for", "plan_for", "step_size_for",
+    "GradientPoint", "RealPlan", "Use", "at_point", "batch_for", "plan_for", "step_size_for",
 ]  # fmt: skip
 
 _PARTS = 8  # B is this part of the private records,
@@ -100,11 +100,13 @@ def plan_for(
     batch: float | None = None,
     steps: int | None = None,
     seed: int = 0,
+    public: Use = "path",
 ) -> RealPlan:
     """Batch and steps as they are given, else by rule; and the noise that they need.
 
     Large batches need the least noise. They are smaller, and there are more steps, where steps would have to
-    be longer than is stable to use what the noise allows.
+    be longer than is stable to use what the noise allows. Where records are too few for smaller batches,
+    there are twice as many steps.
     """
 
     def planned(count: int, size: float) -> RealPlan:
@@ -120,6 +122,9 @@ def plan_for(
         if walk <= longest * plan.noise * math.sqrt(plan.steps):
             break
         plan = planned(_steps(n, plan.batch / 2), plan.batch / 2)
+    walk, longest = _WALKS[public]
+    if steps is None and plan.batch >= n and walk > longest * plan.noise * math.sqrt(plan.steps):
+        plan = planned(2 * plan.steps, plan.batch)
     while steps is None and plan.steps >= 2 * _FEWEST_STEPS:
         if plan.noise * math.sqrt(dimension) <= _LONG_NOISE:
             break

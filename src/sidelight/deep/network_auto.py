@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from sidelight.arrays import Json
-from sidelight.deep.gradient_points import RealPlan, plan_for, step_size_for, use_of
+from sidelight.deep.gradient_points import RealPlan, Use, plan_for, step_size_for, use_of
 from sidelight.deep.paid_choice import too_coarse
 from sidelight.errors import InputError
 from sidelight.methods.dope_sgd import NETWORK_LIMIT, OpenStart, PublicGradient, Warm
@@ -77,7 +77,7 @@ def choose(fit: Preparation, problem: NetworkProblem) -> Choice:
     """The whole plan; the model is left where training begins."""
     plan = real_plan(fit, problem.dimension)
     public = 0 if fit.public is None else len(fit.public)
-    size = step_size_for(plan, public="path" if public else "none")
+    size = step_size_for(plan, public=_use(fit))
     if not public:
         if fit.trainer.warm_up is not None:
             raise InputError("warm_up trains on public records; pass a public dataset")
@@ -103,8 +103,15 @@ def real_plan(fit: Preparation, dimension: int) -> RealPlan:
     batch = trainer.expected_batch_size if fit.auto else fit.recipe.expected_batch_size
     return plan_for(
         n, dimension, epsilon=trainer.epsilon, delta=delta_of(trainer.delta, n, fit.payer),
-        relation=fit.relation, batch=batch, steps=fit.recipe.steps, seed=fit.seed,
+        relation=fit.relation, batch=batch, steps=fit.recipe.steps, seed=fit.seed, public=_use(fit),
     )  # fmt: skip
+
+
+def _use(fit: Preparation) -> Use:
+    """What public records are for; of `auto`, a start from which the way may be cut short."""
+    if not fit.auto:
+        return use_of(fit.recipe)
+    return "path" if fit.public is not None and len(fit.public) else "none"
 
 
 # ---------------------------------------------------------------------------------------------------
