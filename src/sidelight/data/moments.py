@@ -32,6 +32,7 @@ from sidelight.data.values import (
     _is_numpy_real,
     _read_each,
     _written,
+    as_series,
     is_arrow_text,
     pandas,
     text_of,
@@ -53,7 +54,7 @@ def as_moment(values: ColumnData, how: Format) -> Floats:
     column = _arrow(values)
     if column is not None and is_arrow_text(column.type):
         return _moments_of_texts(column, how)
-    series = pandas().Series(values) if column is None else None
+    series = as_series(values) if column is None else None
     found = _moments_of_series(series) if column is None else _moments_of_dates(column)
     if found is not None:
         return found % DAY if how == "time" else found

@@ -64,15 +64,24 @@ class RawColumn(NamedTuple):
             return moments
         numbers = bool(self.categories) and not isinstance(self.categories[0], str)
         found = as_number(values) if numbers else _texts(values)
-        return found if self.kind == "text" else pandas().Categorical(found, categories=self.categories)
+        if self.kind == "text":  # pandas would take the type from the values: a column may be all missing
+            return pandas().Series(found, dtype=pandas().Series([""]).dtype)
+        places = {category: k for k, category in enumerate(self.categories)}
+        codes = np.array([places.get(value, -1) for value in found.tolist()], dtype=np.intp)
+        return pandas().Categorical.from_codes(codes, categories=list(self.categories))
 
 
 def _texts(values: ColumnData) -> Array:
     """Texts, each read once, and NaN for what is missing."""
     places: dict[str | None, int] = {}
     where = as_indices(values, lambda text: places.setdefault(text, len(places)))
-    distinct = np.array([np.nan if text is None else text for text in places], dtype=object)
+    distinct = np.array([np.nan if text is None else _whole(text) for text in places], dtype=object)
     return distinct[where] if len(where) else np.empty(0, dtype=object)
+
+
+def _whole(text: str) -> str:
+    """A text that has a form in UTF-8: half of a surrogate pair is a mark, where Arrow would raise."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def own_columns(

@@ -69,11 +69,21 @@ def pandas() -> ModuleType:
 # columns
 
 
+def as_series(values: ColumnData) -> pd.Series:
+    """A series of these values, in which objects and texts stay objects.
+
+    pandas would take the type from what they are, and Arrow, in which it keeps texts, raises on half of a
+    surrogate pair.
+    """
+    plain = isinstance(values, np.ndarray) and values.dtype.kind in "OU"
+    return pandas().Series(values, dtype=object if plain else None)
+
+
 def as_number(values: ColumnData) -> Floats:
     """One float a value; NaN for what is missing or no number. Never an error."""
     column = _arrow(values)
     if column is None:
-        return _numbers_of_series(pandas().Series(values))
+        return _numbers_of_series(as_series(values))
     if is_arrow_text(column.type):
         return _numbers_of_texts(column)
     found = _cast(column)
@@ -84,7 +94,7 @@ def as_truth(values: ColumnData) -> Floats:
     """0 for false, 1 for true, in words, as truth values or numbers; NaN for what is none. Never an error."""
     column = _arrow(values)
     if column is None:
-        series = pandas().Series(values)
+        series = as_series(values)
         numeric = getattr(series.dtype, "kind", "O") in _NUMBERS
         return _numbers_of_series(series) if numeric else np.array(_read_each(series, truth_of), np.float64)
     found = None if is_arrow_text(column.type) else _cast(column)
@@ -97,7 +107,7 @@ def as_text(values: ColumnData) -> Array:
     What is written as a number has one text for one number ("1.0", "+1", "1e0" and 1 are "1"), so that files
     of all kinds agree; but zeros in front are kept ("007").
     """
-    found = _read_each(pandas().Series(values), text_of)
+    found = _read_each(as_series(values), text_of)
     texts = np.empty(len(found), dtype=object)
     texts[:] = found
     return texts
@@ -107,7 +117,7 @@ def category_indices(values: ColumnData, place: Callable[[object], int]) -> NDAr
     """place(value) of every value; once for equal texts, and for equal values of Arrow."""
     column = _arrow(values)
     if column is None:
-        return np.array(_read_each(pandas().Series(values), place), dtype=np.intp)
+        return np.array(_read_each(as_series(values), place), dtype=np.intp)
     return _each(column, place).astype(np.intp)
 
 
