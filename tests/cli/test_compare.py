@@ -132,7 +132,12 @@ def test_products_of_numbers_are_those_of_a_fit_to_the_private_table() -> None:
     frame = pd.DataFrame(rng.uniform(-1, 1, (160, 2)), columns=["a", "b"])
     frame = frame.assign(bought=np.where(frame.a * frame.b > 0, "yes", "no"))
     found = sidelight.compare(
-        frame, rows=20_000, target="bought", epsilon=(0.02, 2.0), methods=("non_private", "only_public")
+        frame,
+        rows=20_000,
+        target="bought",
+        epsilon=(0.02, 2.0),
+        delta=1e-5,
+        methods=("non_private", "only_public"),
     )
     crossed, plain = found.comparison.of("non_private", 2.0), found.comparison.of("only_public", 2.0)
     assert crossed is not None and plain is not None and crossed[0] > 0.8 > 0.65 > plain[0]
@@ -306,7 +311,7 @@ def test_the_table_and_what_it_is_worth(run: Any, public: Path) -> None:
     ):
         assert words in " ".join(outcome.out.split())
     assert "*" in outcome.out and " – " in outcome.out and "±" not in outcome.out and "▁" in outcome.out
-    assert "% (always predicting 'no')" in outcome.out
+    assert "\u202f% (always predicting 'no')" in outcome.out
 
 
 def test_json_and_report(run: Any, public: Path, tmp_path: Path) -> None:

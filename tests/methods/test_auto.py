@@ -109,7 +109,7 @@ def test_public_alone_is_judged_as_only_public_fits_it():
     order = np.argsort(task.public.y)
     public = PublicRows(task.public.X[order], task.public.y[order])
     told = float(
-        re.search(r"accuracy ([\d.]+) % in 5 folds of 200", chosen(replace(task, public=public))[1]).group(1)
+        re.search(r"accuracy ([\d.]+)\s% in 5 folds of 200", chosen(replace(task, public=public))[1]).group(1)
     )
     w = fit_public(task)[0]
     assert told / 100 > ((task.public.X @ w >= 0) == (task.public.y > 0)).mean() - 0.05

@@ -154,7 +154,7 @@ def _print(screen: Console, rehearsal: Rehearsal, out: Path | None, score: str |
 def _baseline(rehearsal: Rehearsal) -> str:
     found = rehearsal.baseline
     if rehearsal.task == "classification":
-        return f"baseline: {100 * found['value']:.1f} % (always predicting {found['label']!r})"
+        return f"baseline: {100 * found['value']:.1f}\u202f% (always predicting {found['label']!r})"
     return f"baseline: R² = 0, error {found['root_mean_squared_error']:.3g} (always predicting the mean)"
 
 

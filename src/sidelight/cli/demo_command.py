@@ -206,7 +206,7 @@ def _in_short(problems: list[Comparison]) -> str:
         share, e, *scores = top
         low, mine, high = (f"{100 * score:.1f}" for score in scores)
         text += (
-            f" At its best (ε = {e:g}) it makes up {100 * min(share, 1):.0f} % of what dp_sgd loses to "
+            f" At its best (ε = {e:g}) it makes up {100 * min(share, 1):.0f}\u202f% of what dp_sgd loses to "
             f"privacy: {low} → {mine}, where no privacy has {high}."
         )
     if any((a := one.of("auto", e)) and (f := one.of("non_private", e)) and a[0] > f[0] for one, e in cells):
@@ -347,7 +347,7 @@ def _show_noise_for_budget(screen: Console) -> None:
     for q, steps, epsilon in PLANS:
         noise = {name: _noise(q, steps, epsilon, name) for name in ("pld", "rdp", "tcdp")}
         pld, rdp = noise["pld"], noise["rdp"]
-        saved = "–" if pld is None or rdp is None else f"{1 - pld / rdp:.0%}"
+        saved = "–" if pld is None or rdp is None else f"{100 * (1 - pld / rdp):.0f}\u202f%"
         cells = [plain_up(value, 4) if value is not None else "–" for value in noise.values()]
         rows.add_row(f"{q:g}", str(steps), f"{epsilon:g}", *cells, saved)
     screen.print(rows)

@@ -362,7 +362,9 @@ def describe_choice(found: Json) -> str:
 def way_of(way: float) -> str:
     """A point on the way, in words."""
     return (
-        "the trained network" if way == 1 else f"{way:.0%} of the way from the start to the trained network"
+        "the trained network"
+        if way == 1
+        else f"{100 * way:.0f}\u202f% of the way from the start to the trained network"
     )
 
 

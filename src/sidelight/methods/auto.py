@@ -88,7 +88,7 @@ class Auto(Flags):
         if self.rehearsal == "always":
             return _rehearsed(task, reasons)
         kappa = worth_of_public(task)
-        share = f"{100 * kappa / (1 + kappa):.1f} %"
+        share = f"{100 * kappa / (1 + kappa):.1f}\u202f%"
         if kappa >= _ONLY_PUBLIC:
             reasons.append(
                 f"{task.n:,} private records at epsilon={task.epsilon:g} add less than 1/20 as much as "
@@ -228,7 +228,7 @@ def _public_alone(task: Task) -> str:
         score = f"R² {1 - ((z[:, 0] - y) ** 2).mean() / max(float(y.var()), 1e-300):.3f}"
     else:
         right = z.argmax(axis=1) == y if task.loss.outputs > 1 else (z[:, 0] >= 0) == (y > 0)
-        score = f"accuracy {100 * right.mean():.1f} %"
+        score = f"accuracy {100 * right.mean():.1f}\u202f%"
     return f"only_public was considered: {score} in 5 folds of {len(y):,} public rows"
 
 

@@ -100,7 +100,7 @@ class Health:
         text = f"{self.low:,} to {self.high:,} of {self.n:,} private {self._counted} contributed nothing"
         shown = "; ".join(map(str, self.changed[:_LISTED]))
         more = f"; values that do not fit: {shown}" if shown else ""
-        return f"{text}{more} ({CONFIDENCE:.0%} intervals of noisy counts)"
+        return f"{text}{more} ({100 * CONFIDENCE:.0f}\u202f% intervals of noisy counts)"
 
     def to_dict(self) -> Json:
         """For `privacy_.details` and the report."""
@@ -133,7 +133,7 @@ class Health:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}\u202f%"
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -103,5 +103,5 @@ class MeasuredShift(Blend):
         if self.ratio < _TOLD:
             return ()
         far = f"{math.sqrt(self.ratio):.2g} times as far apart as chance explains"
-        share = f"{100 * self.weight_at(0):.2g} % of the weight"
+        share = f"{100 * self.weight_at(0):.2g}\u202f% of the weight"
         return (f"public and private gradients are {far}: public records get {share}",)

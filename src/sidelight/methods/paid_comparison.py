@@ -179,8 +179,8 @@ class _Judge:
         bounded = 100 * (before["value"] + CERTAIN * before["error"]) / self.alone.constant
         what = "variance of the target" if self.loss.name == "square" else "entropy of the classes"
         why = (
-            f"on private records its mean loss is at most {bounded:.2g} % of the {what}, and no model gains "
-            "more than that"
+            f"on private records its mean loss is at most {bounded:.2g}\u202f% of the {what}, and no model "
+            "gains more than that"
         )
         found: dict[str, object] = {RETURNED: f"{_PUBLIC_MODEL}: {why}", STOPPED: why}
         line: dict[str, object] = {"step": 0, **before, "ends": True}
@@ -249,7 +249,7 @@ def _returned(compared: dict[str, Any]) -> str:
     accuracy = ""
     if "accuracy" in compared:
         values = (100 * float(compared[key]) for key in ("accuracy", "accuracy_error", "accuracy_public"))
-        accuracy = "; accuracy {:.1f} ± {:.1f} %, public rows alone {:.1f} %".format(*values)
+        accuracy = "; accuracy {:.1f} ± {:.1f}\u202f%, public rows alone {:.1f}\u202f%".format(*values)
     size = f"{abs(gain):.3g} ± {error:.2g}{unit}"
     which = "the private model" if compared["kept"] else _PUBLIC_MODEL
     whose = "its" if compared["kept"] else "the private model's"

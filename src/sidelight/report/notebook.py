@@ -96,7 +96,7 @@ def _bar(place: int, name: str, value: float, around: float, color: str) -> str:
         f'<text x="0" y="{y + 4}" font-size="13" fill="currentColor">{html.escape(name)}</text>'
         f'<rect x="150" y="{y - 7}" width="{2 * value:.1f}" height="14" fill="{color}"/>'
         f'<path d="M{low:.1f} {y}H{high:.1f}" stroke="currentColor" stroke-width="2"/>'
-        f'<text x="358" y="{y + 4}" font-size="13" fill="currentColor">{value:.1f} %</text>'
+        f'<text x="358" y="{y + 4}" font-size="13" fill="currentColor">{value:.1f}\u202f%</text>'
     )
 
 

@@ -100,7 +100,7 @@ def scores(
     name = next(iter(found["measures"]))
     result: Json = {"name": name, "rows": found["rows"], **_first("only_public", found, name)}
     result |= _without_features(found) | {"measures": _side_by_side({"only_public": found})}
-    note = f"public rows alone, in folds of {found['rows']} public rows; with 95 % intervals"
+    note = f"public rows alone, in folds of {found['rows']} public rows; with 95\u202f% intervals"
     return result | private | {"in_folds": True, "note": note}
 
 
@@ -121,7 +121,7 @@ def _held_out(
     result |= {key: mine[key] for key in ("confusion", "reliability") if key in mine}
     if by is not None:
         result["groups"] = {"column": by} | _groups(rows[by], mine)
-    result["note"] = f"on {mine['rows']} public rows that were held out; with 95 % intervals"
+    result["note"] = f"on {mine['rows']} public rows that were held out; with 95\u202f% intervals"
     return result
 
 
