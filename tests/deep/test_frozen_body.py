@@ -50,9 +50,12 @@ def test_nothing_is_remembered_of_augmented_records_or_of_a_run_that_may_be_resu
 ) -> None:
     asked: list[int] = []
     plain = network_oracle.find_frozen_part
-    monkeypatch.setattr(
-        network_oracle, "find_frozen_part", lambda *a, most: asked.append(most) or plain(*a, most=most)
-    )
+
+    def noted(*rows: Any, most: int, held: int) -> Any:
+        asked.append(most)
+        return plain(*rows, most=most, held=held)
+
+    monkeypatch.setattr(network_oracle, "find_frozen_part", noted)
     for more in ({"augment": torch.neg}, {"public_augment": torch.neg}, {"checkpoints": tmp_path / "run"}):
         fitted(dp_sgd(clip_norm=1.0), 2**20, **more)
     assert not asked

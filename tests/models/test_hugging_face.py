@@ -239,6 +239,12 @@ def test_scores_on_private_records_are_refused_afterwards_too(tmp_path: Path) ->
     trainer = made(tmp_path)
     with pytest.raises(PrivacyConditionError, match="private records"):
         trainer.evaluate(trainer.train_dataset)
+    with pytest.raises(PrivacyConditionError, match="private records"):
+        trainer.predict(trainer.train_dataset)
+    with pytest.raises(InputError, match="search"):
+        trainer.hyperparameter_search(n_trials=2)
+    with pytest.raises(InputError, match="search"):
+        trainer.train(trial=object())
 
 
 def test_every_argument_is_kept_refused_or_without_effect() -> None:

@@ -93,7 +93,24 @@ def convolved(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize("make", [sequential, Blocks])
+class Shared(nn.Module):
+    """One activation for all layers, and one frozen layer after a trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.act = nn.Tanh()
+        self.body, self.middle = nn.Linear(64, 16), nn.Linear(16, 16)
+        self.frozen_too, self.last = nn.Linear(16, 16), nn.Linear(16, 3)
+        frozen(self.body, self.frozen_too)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.body(x.flatten(1)))
+        out: Tensor = self.last(self.act(self.frozen_too(self.act(self.middle(h)))))
+        return out
+
+
+@pytest.mark.parametrize("make", [sequential, Blocks, Shared])
 def test_sums_are_those_without_memory(make: Callable[[], nn.Module]) -> None:
     plain, remembering = oracle(make(), most=0), oracle(make())
     for step in range(4):

@@ -43,7 +43,7 @@ from sidelight.oracles.network.trial_rows import cycled
 
 __all__ = ["FrozenPart", "find_frozen_part"]
 
-_BLOCK = 8  # records whose activations are computed together
+_BLOCK = 8  # records whose activations are computed together, at most
 _MOST_TRIED = 64  # modules of which each is tried for whether its output is needed
 _SIMPLE = (bool, int, float, str, type(None))
 _FORGETFUL = 0.1  # fewer of the rows being remembered than this, once memory is full, is not worth it
@@ -66,18 +66,16 @@ class _Output:
         return tree_unflatten([next(some) if isinstance(x, Tensor) else x for x in self.leaves], self.spec)
 
     def by_row(self, rows: int) -> bool:
-        """Whether it has one row per record, and nothing of the trainable parameters by autograd."""
+        """Whether it has one row per record."""
         plain = all(isinstance(x, (Tensor, *_SIMPLE)) for x in self.leaves)
         return plain and bool(self.tensors) and all(
-            not x.requires_grad and x.dim() > 0 and len(x) == rows and x.layout is torch.strided
+            x.dim() > 0 and len(x) == rows and x.layout is torch.strided
             for x in self.tensors
         )  # fmt: skip
 
     def equals(self, other: _Output) -> bool:
-        pairs = zip(self.tensors, other.tensors, strict=False)
-        return self.spec == other.spec and self.module is other.module and all(
-            a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs
-        )  # fmt: skip
+        alike = self.module is other.module and self.spec == other.spec
+        return alike and _same(self.leaves, other.leaves)
 
 
 @dataclass
@@ -147,11 +145,12 @@ class FrozenPart:
         """Activations of the rows that are new, in blocks of one size."""
         found: dict[bytes, tuple[Tensor, ...]] = {}
         keys, places = list(new), torch.tensor(list(new.values()), dtype=torch.int64)
-        for low in range(0, len(keys), _BLOCK):
-            some = take((inputs, ()), places[low : low + _BLOCK].to(tensors(inputs)[0].device))
-            block = joined(some, take((self.fill[0], ()), slice(0, _BLOCK - row_count(some))))
+        size = row_count((self.fill[0], ()))
+        for low in range(0, len(keys), size):
+            some = take((inputs, ()), places[low : low + size].to(tensors(inputs)[0].device))
+            block = joined(some, take((self.fill[0], ()), slice(0, size - row_count(some))))
             leaves = _tensors_of(self.model, [one.module for one in self.kept], block[0])
-            for place, key in enumerate(keys[low : low + _BLOCK]):
+            for place, key in enumerate(keys[low : low + size]):
                 found[key] = tuple(x[place].clone() for x in leaves)
         return found
 
@@ -186,16 +185,17 @@ def _keys(inputs: object, secret: bytes) -> list[bytes]:
 # found on rows that are not private
 
 
-def find_frozen_part(model: nn.Module, rows: Batch, *, most: int) -> FrozenPart | None:
+def find_frozen_part(model: nn.Module, rows: Batch, *, most: int, held: int = _BLOCK) -> FrozenPart | None:
     """The frozen part of a model, or None where there is none that can be remembered.
 
     rows: a few that are not private. Whatever fails on them is for others to say.
+    held: rows that there is memory for.
     """
     frozen = [p for p in model.parameters() if not p.requires_grad]
     if not most or not frozen:
         return None
     try:
-        fill = copied(cycled(rows, _BLOCK))
+        fill = copied(cycled(rows, max(2, min(held, _BLOCK))))  # one row would not show what rows are
         kept, skipped = _split(model, fill[0])
     except INTERRUPTS:
         raise
@@ -213,7 +213,7 @@ def _split(model: nn.Module, inputs: object) -> tuple[list[_Output], list[_Outpu
     second = _observed(model, inputs, seed=2, parameters=_moved(model))[1]
     steady = [
         one for one in first
-        if one.by_row(_BLOCK) and any(one.equals(other) for other in second)
+        if one.by_row(row_count((inputs, ()))) and any(one.equals(other) for other in second)
         and sum(one.module is other.module for other in first) == 1
     ]  # fmt: skip
     same = partial(_gives, model, inputs, reference)
@@ -267,7 +267,8 @@ def _observed(
         finally:
             inside.pop()
         leaves, spec = tree_flatten(output)
-        own = [x.detach().clone() if isinstance(x, Tensor) and not x.requires_grad else x for x in leaves]
+        trained = any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
+        own = [] if trained else [x.detach().clone() if isinstance(x, Tensor) else x for x in leaves]
         seen.append(_Output(module, own, spec))
         return output
 
@@ -328,6 +329,10 @@ def _same(found: object, reference: object) -> bool:
     if len(a) != len(b):
         return False
     return all(
-        torch.equal(x, y) if isinstance(x, Tensor) and isinstance(y, Tensor) else isinstance(x, _SIMPLE)
+        torch.equal(x, y) if isinstance(x, Tensor) and isinstance(y, Tensor) else _alike(x, y)
         for x, y in zip(a, b, strict=True)
     )
+
+
+def _alike(x: object, y: object) -> bool:
+    return isinstance(x, _SIMPLE) and type(x) is type(y) and x == y

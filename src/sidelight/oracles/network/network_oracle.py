@@ -488,16 +488,16 @@ class NetworkOracle:
                 routes.pop(next(iter(routes)))
             self._route = route
             alike = next((one for (other, _), one in routes.items() if other == form), None)
-            frozen = self._frozen_part(batch, route) if alike is None else alike.frozen
+            frozen = self._frozen_part(batch, route, rows) if alike is None else alike.frozen
             routes[form, rows] = _Examined(route, watched_modules(self.model, route.wiring), frozen)
         return routes[form, rows]
 
-    def _frozen_part(self, batch: Batch, route: Route) -> FrozenPart | None:
+    def _frozen_part(self, batch: Batch, route: Route, rows: int) -> FrozenPart | None:
         """What of the model gives a record the same numbers in each pass, by layers and without branches."""
         if route.kind != "layers" or route.answers or not self.cache_bytes:
             return None
         with untouched(self.model), silent(), restored(self._state), eagerly():
-            return find_frozen_part(self.model, self._trial_rows(batch), most=self.cache_bytes)
+            return find_frozen_part(self.model, self._trial_rows(batch), most=self.cache_bytes, held=rows)
 
     def _remembered(self, batch: Batch) -> AbstractContextManager[None]:
         """The same for a pass over public records, if private ones of this form have been prepared for."""
