@@ -1,9 +1,7 @@
 """Mistakes of a second round, each with what becomes of it."""
 
-import array
 import itertools
 import random
-import threading
 from typing import Any
 
 import numpy as np
@@ -200,23 +198,13 @@ def _averaged(m: Any, x: Tensor) -> None:
     m.ema = 0.9 * getattr(m, "ema", 0.0) + 0.1 * x.detach().mean(0)
 
 
-OF_THREAD = threading.local()
-
-
 def _steps() -> nn.Module:
     model: Any = Model(lambda m, x: next(m.steps))
     model.steps = itertools.count()
     return model
 
 
-def _numbers() -> nn.Module:
-    model: Any = Model(lambda m, x: m.numbers.append(float(x.mean())))
-    model.numbers = array.array("d")
-    return model
-
-
 remembers("a running average in an attribute", _averaged, "ema")
-remembers("a value of a thread", lambda m, x: setattr(OF_THREAD, "hidden", x.detach()), "hidden")
 remembers(
     "a teacher that follows in forward",
     lambda m, x: m.frozen.data.mul_(0.9).add_(0.1 * m.first.weight.detach().mean(0)),
@@ -224,7 +212,6 @@ remembers(
 )
 remembers("a queue of keys in a buffer", lambda m, x: m.average.copy_(x.detach()[0]), "average")
 mistake(MEMORY, "a confusion matrix in the loss", perceptron, "matrix", loss=Confusion())
-mistake(MEMORY, "an array of Python", _numbers, "numbers")
 mistake(MEMORY, "steps from itertools.count", _steps, "a count \\('steps'\\)")
 mistake(
     USES,

@@ -41,19 +41,7 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "a member": ("set", lambda d: d.add(7)),
     "a number of an array": ("numbers", lambda d: d.__setitem__(1, 2.0)),
     "a draw": ("random", lambda d: d.random()),
-    "a number that a generator of Python has in stock": (
-        "random",
-        lambda d: setattr(d, "gauss_next", 3.25),
-    ),
     "a draw of NumPy": ("numpy", lambda d: d.rand()),
-    "a number that a generator of NumPy has in stock": (
-        "numpy",
-        lambda d: d.set_state({**d.get_state(legacy=False), "has_gauss": 1, "gauss": 3.25}),
-    ),
-    "a number in stock that NumPy will not use": (
-        "numpy",
-        lambda d: d.set_state({**d.get_state(legacy=False), "gauss": 3.25}),
-    ),
     "a name of a class": ("class", lambda d: setattr(Held, "mark", 3.5)),
     "a new name of a class": ("class", lambda d: setattr(Held, "seen", 3.5)),
 }

@@ -27,7 +27,7 @@ class Isolation:
     record has random numbers of its own, in generators of the process as in those that the code holds: they
     depend neither on how many records came before nor on how many numbers these drew.
 
-    data: datasets, which only read what is large in them (see `reached`); of `code` everything is put back.
+    data: datasets, which only read what is large in them (state.py); of `code` everything is put back.
     """
 
     def __init__(self, *data: object, code: tuple[object, ...] = ()) -> None:
@@ -42,21 +42,14 @@ class Isolation:
         self._present()
 
     def each(self, make: Callable[[int], T], wanted: Sequence[tuple[int, int]]) -> list[T | None]:
-        """What `make` gives for each place, with its seed; None where it fails: an error may quote a record.
-
-        What takes long to compare is compared once, at the end. If it has changed, records have seen what
-        others left, and all are made again, with that put back after each.
-        """
+        """What `make` gives for each place, with its seed; None where it fails (an error may quote it)."""
         if not wanted:
             return []
         state = self._present()
         try:
-            found = [_one(state, make, *one) for one in wanted]
-            while state.crossed():  # each time there is less that is not put back at once
-                found = [_one(state, make, *one) for one in wanted]
+            return [_one(state, make, *one) for one in wanted]
         finally:
             state.restore()
-        return found
 
     def restore(self) -> None:
         """Put back what was changed since the last call or check."""

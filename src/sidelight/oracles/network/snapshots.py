@@ -5,7 +5,6 @@ A content is noted one level deep: what it holds has a snapshot of its own (stat
 
 from __future__ import annotations
 
-import array
 import copyreg
 import functools
 import io
@@ -25,7 +24,6 @@ SIMPLE = (
     type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.device, torch.Size,
     np.generic, np.dtype, np.ufunc,
 )  # fmt: skip
-_LARGE = 2**12  # entries or numbers that are compared after the last record, not after each
 
 Read: TypeAlias = Callable[[Any], Any]
 Write: TypeAlias = Callable[[Any, Any], object]  # of the content that its Read gave
@@ -34,13 +32,11 @@ Write: TypeAlias = Callable[[Any, Any], object]  # of the content that its Read 
 class Snapshot:
     """Something that can be changed, how to read and write its content, and the content at one moment."""
 
-    __slots__ = ("content", "large", "name", "owner", "read", "write")
+    __slots__ = ("content", "name", "owner", "read", "write")
 
     def __init__(self, owner: Any, read: Read, write: Write, name: str) -> None:
         self.owner, self.read, self.write, self.name = owner, read, write, name
         self.content = read(owner)
-        held = isinstance(self.content, dict | list | set | np.ndarray)
-        self.large = held and (getattr(self.content, "size", None) or len(self.content)) > _LARGE
 
     def changed(self) -> bool:
         return not _same(self.read(self.owner), self.content)
@@ -59,10 +55,10 @@ class Snapshot:
 class TensorSnapshot:
     """A tensor at one moment: its form, its version, and a copy of its numbers if that is wanted."""
 
-    __slots__ = ("copy", "form", "grad", "large", "name", "tensor", "version")
+    __slots__ = ("copy", "form", "grad", "name", "tensor", "version")
 
     def __init__(self, tensor: Tensor, name: str) -> None:
-        self.tensor, self.name, self.large = tensor, name, tensor.numel() > _LARGE
+        self.tensor, self.name = tensor, name
         self.renew(copied=False)
 
     def renew(self, *, copied: bool) -> None:
@@ -150,11 +146,6 @@ def _fill(owner: Any, content: Any) -> None:
     (owner.extend if isinstance(owner, list | deque) else owner.update)(content)
 
 
-def _fill_bytes(owner: Any, content: Any) -> None:
-    del owner[:]
-    (owner.extend if isinstance(owner, bytearray) else owner.frombytes)(content)
-
-
 def _fill_array(owner: Any, content: Any) -> None:
     if owner.shape != content.shape:
         owner.resize(content.shape, refcheck=False)
@@ -203,8 +194,6 @@ _KINDS: tuple[tuple[Any, Read, Write], ...] = (
     (list, list, _fill),
     (deque, list, _fill),
     (set, set, _fill),
-    (bytearray, bytes, _fill_bytes),
-    (array.array, array.array.tobytes, _fill_bytes),
     (np.ndarray, np.copy, _fill_array),
     (io.IOBase, _position, lambda one, then: one.closed or then is None or one.seek(then)),
     (random.Random, lambda one: pickle.dumps(one.getstate()), lambda one, x: one.setstate(pickle.loads(x))),

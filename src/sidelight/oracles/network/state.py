@@ -14,7 +14,6 @@ is an assumption, which statements list.
 
 from __future__ import annotations
 
-import array
 import collections.abc
 import dis
 import functools
@@ -25,7 +24,6 @@ import operator
 import pathlib
 import random
 import sys
-import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
@@ -55,15 +53,16 @@ HONEST_CODE = (  # the threat model; SECURITY.md and docs/guarantees.md have the
 )
 NO_HIDDEN_STATE = (  # what cannot be searched
     "model, loss, augment, collate and dataset keep nothing of a record in files, other processes or C code, "
-    "and the dataset only reads its data (tensors of more than 4 million numbers, arrays of more than 4 MB, "
-    "what containers of more than 1000 entries hold)"
+    "and dataset, collate and augment only read what is large (arrays and tensors of more than 1 MB, "
+    "containers of more than 4096 entries, and what is in a dataset's containers with one entry per record)"
 )
 _ATOMS = frozenset(SIMPLE)
 _MOST = 200_000  # things that are looked at
-_MANY = 1000  # entries of a container of a dataset that is taken for data
-_DATA = 2**22  # bytes of an array, or numbers of a tensor, of a dataset that are taken for data
+_DATA_ENTRIES = 2**12  # of a container; where records are made, a longer one is taken for data
+_DATA_BYTES = 2**20  # of an array or a tensor; where records are made, a larger one is taken for data
 _COPIED = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
 _FROZEN = 2**14  # the same of frozen weights
+_CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 _ROOTS = "the model, the loss, augment=, collate or the dataset"
 
 # ---------------------------------------------------------------------------------------------------
@@ -99,11 +98,13 @@ def _module_of(one: object) -> str:
 class _Search:
     """What was found so far, and what is still to be looked at, each with a name for messages.
 
-    data: whether a dataset is searched. Its containers with more than a thousand entries, or with one for
-        each record, are taken for data: nothing in them is looked at, and nothing of them raises.
+    each: whether the code makes records, one after the other. What is large is then taken for data, which is
+        only read: nothing of it is looked at, and nothing of it raises. Nor is what a dataset's containers
+        with one entry per record hold.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, each: bool) -> None:
+        self._each = each
         self.snapshots, self.tensors = list[Snapshot](), list[TensorSnapshot]()
         self._data = False
         self._counts: set[int] = set()  # records of the datasets seen so far
@@ -136,14 +137,14 @@ class _Search:
     def _skipped(self, one: object) -> bool:
         """Whether this is left alone: library code, data, or what stands for something outside."""
         if isinstance(one, np.ndarray):
-            return isinstance(one, np.memmap) or (self._data and one.nbytes > _DATA)
+            return isinstance(one, np.memmap) or (self._each and one.nbytes > _DATA_BYTES)
         if isinstance(one, Tensor):
-            return self._data and one.numel() > _DATA
-        if isinstance(one, bytearray | array.array):
-            return self._data
+            return self._each and one.numel() * one.element_size() > _DATA_BYTES
+        if self._each and isinstance(one, _CONTAINERS) and len(one) > _DATA_ENTRIES:
+            return True
         if isinstance(one, type):
             return _is_library(_module_of(one))
-        if isinstance(one, types.FunctionType | nn.Module | threading.local):
+        if isinstance(one, types.FunctionType | nn.Module):
             return False
         module = type(one).__module__
         if module.startswith("sidelight."):  # a run's accounts and noise must never be put back
@@ -200,10 +201,10 @@ class _Search:
             self._waiting.extend((x, name) for x in gc.get_referents(one) if not _plain(x))
 
     def _holds_records(self, one: object) -> bool:
-        """Whether a container of a dataset has an entry for each record, or very many."""
-        if not self._data or not isinstance(one, list | tuple | deque | dict | np.ndarray):
+        """Whether a container of a dataset has an entry for each record."""
+        if not self._data or not isinstance(one, (*_CONTAINERS, np.ndarray)):
             return False
-        return len(one) > _MANY or len(one) in self._counts if not isinstance(one, np.ndarray) else True
+        return isinstance(one, np.ndarray) or len(one) in self._counts
 
     def _space(self, space: dict[str, object], names: frozenset[str], attributes: frozenset[str]) -> None:
         """Globals that a function names, and the attributes that it names of other modules of users."""
@@ -272,13 +273,14 @@ class CodeState:
     """Everything that code can change, at one moment: a model and its loss, or what makes records.
 
     data: datasets: they and the code are called with one record after the other. Generators that they hold
-        are given a seed for each, so that they have moved is no change. What takes long to compare is
-        compared after the last record. None: the code is called with many records at once.
+        are given a seed for each, so that they have moved is no change. None: the code is called with many
+        records at once.
     copies: of every tensor, also of trained weights and large ones; without, of the small others.
     """
 
     def __init__(self, *code: object, data: Sequence[object] | None = None, copies: bool = False) -> None:
-        search, self._each = _Search(), data is not None
+        self._each = data is not None
+        search = _Search(each=self._each)
         search.run(data or (), data=True)
         search.run((*code, *_GLOBAL_HOOKS))
         found = [*search.snapshots, *search.names()]
@@ -289,31 +291,20 @@ class CodeState:
         self.renew(copies=copies or self._each)
 
     def _note_entries(self) -> None:
-        """Dictionaries and lists are compared at once, by which objects they hold: that is fast."""
-        plain = [one for one in self._things if one.read in (dict, list) and not self._late(one)]
+        """Dictionaries and lists are compared at once, by which objects they hold: 3,000 of them in 1 ms."""
+        plain = [one.owner for one in self._things if one.read in (dict, list)]
         self._others = [one for one in self._things if one.read not in (dict, list)]
-        self._views = [
-            view for one in plain
-            for view in ((one.owner,) if one.read is list else (one.owner.keys(), one.owner.values()))
-        ]  # fmt: skip
+        views = ((x.keys(), x.values()) if isinstance(x, dict) else (x,) for x in plain)
+        self._views = list(itertools.chain.from_iterable(views))
         self._sizes = list(map(len, self._views))
         self._entries = list(itertools.chain.from_iterable(self._views))
 
-    def _late(self, one: Snapshot | TensorSnapshot) -> bool:
-        """Whether this is compared after the last record only."""
-        return self._each and one.large
-
     def _changed_things(self) -> Iterator[Snapshot]:
-        """Those that are not as they were, but for what is compared late."""
+        """Those that are not as they were."""
         same = list(map(len, self._views)) == self._sizes and all(
             map(operator.is_, itertools.chain.from_iterable(self._views), self._entries)
         )
-        some = self._others if same else self._things
-        return (one for one in some if not self._late(one) and one.changed())
-
-    def _changed_late(self) -> list[Snapshot | TensorSnapshot]:
-        both: list[Snapshot | TensorSnapshot] = [*self._things, *self._held]
-        return [one for one in both if self._late(one) and one.changed()]
+        return (one for one in (self._others if same else self._things) if one.changed())
 
     def renew(self, *, copies: bool = False) -> None:
         """Take tensors and generators as they are now: both have moved on since."""
@@ -333,9 +324,7 @@ class CodeState:
 
     def changed(self) -> str | None:
         """The name of something that is not as it was, generators with seeds of records aside."""
-        late = (one.name for one in self._changed_late())
-        names = (held.name for held in self._held if held.changed())
-        return self._changed_name() or next(itertools.chain(late, names), None)
+        return self._changed_name() or next((held.name for held in self._held if held.changed()), None)
 
     def _changed_name(self) -> str | None:
         caches = functools._lru_cache_wrapper  # they are emptied, and that they fill is no change
@@ -343,30 +332,22 @@ class CodeState:
 
     def restore(self) -> None:
         """Put back what can be put back; a tensor of which there is no copy is filled with zeros."""
-        for one in (*self._drawn, *self._changed_things(), *self._changed_late()):
+        for one in self._drawn:
+            one.restore()
+        self._restore_changed()
+
+    def restore_after_record(self) -> None:
+        """The same but for generators, which get a seed for each record; files of records stay open."""
+        self._restore_changed(keep_files=True)
+
+    def _restore_changed(self, *, keep_files: bool = False) -> None:
+        for one in self._changed_things():
+            if keep_files:
+                _keep_files(one)
             one.restore()
         for held in self._held:
             if held.changed():
                 held.restore()
-
-    def restore_after_record(self) -> None:
-        """Put back what can be compared quickly, and leave files of records open."""
-        for one in self._changed_things():
-            _keep_files(one)
-            one.restore()
-        for held in self._held:
-            if held.moved() if held.large else held.changed():
-                held.restore()
-
-    def crossed(self) -> bool:
-        """Whether something was changed that is not put back after each record; from now on it is."""
-        changed = self._changed_late()
-        for one in changed:
-            one.restore()
-            one.large = False
-        if changed:
-            self._note_entries()
-        return bool(changed)
 
 
 def _is_copied(x: Tensor) -> bool:
