@@ -26,13 +26,14 @@ from sidelight.methods.auto import NoAccount
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Ready, take
-from sidelight.oracles.network.flat import read, trainable, write
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.passes import records_a_pass
 from sidelight.privacy.events import Indices, Relation
 from sidelight.privacy.noise import Noise
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network import Batches, NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, Score
 from sidelight.problems.public_training import PublicTraining, plain_steps

@@ -31,8 +31,8 @@ from sidelight.methods.dpmd import dpmd
 from sidelight.methods.parts import BestOnPublic, Cold
 from sidelight.methods.precision import SPREAD, public_precision
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.flat import write
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.flat_parameters import write
 from sidelight.problems.public_training import one_cycle
 
 __all__ = ["ALIKE", "COLUMNS", "PAPER", "Cnn", "Images", "bare", "chosen", "network"]

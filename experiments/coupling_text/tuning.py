@@ -38,9 +38,9 @@ from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd, full_private, only_private
 from sidelight.methods.dpmd import dpmd
 from sidelight.methods.parts import Cold, Last
-from sidelight.oracles.network.flat import read
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read
 from sidelight.problems.network_public import HeldOut
 from sidelight.problems.public_training import one_cycle
 

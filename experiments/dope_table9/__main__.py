@@ -45,7 +45,7 @@ from sidelight.deep import Ensemble, Loading, Trainer
 from sidelight.deep.network_parts import EnsembleWeights
 from sidelight.errors import NotPrivateWarning
 from sidelight.files import whole_file
-from sidelight.oracles.network.flat import write
+from sidelight.problems.flat_parameters import write
 
 HERE = Path(__file__).parent
 FIELDS = ("method", "setting", "augmentation", "epsilon", "seed")

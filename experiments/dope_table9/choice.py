@@ -19,12 +19,12 @@ from experiments.protocol import Unlimited
 from experiments.sweep import Job, read
 from sidelight.methods.dope_sgd import PublicGradient
 from sidelight.methods.parts import Flat
-from sidelight.oracles.network.flat import read as read_parameters
-from sidelight.oracles.network.flat import write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import release
+from sidelight.problems.flat_parameters import read as read_parameters
+from sidelight.problems.flat_parameters import write
 
 __all__ = ["FIELDS", "RESULTS", "chosen", "jobs", "rehearse"]
 

@@ -17,10 +17,10 @@ from experiments.dope_wikitext.gpt import Gpt, word_losses
 from experiments.rehearsals import NetworkRehearsal
 from sidelight.deep.gradient_points import RealPlan
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
 from sidelight.problems.datasets import Loading, Records
+from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network_public import HeldOut
 from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps
 

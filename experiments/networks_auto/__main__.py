@@ -34,10 +34,10 @@ from experiments.networks_auto.tasks import DEVELOPED, SCORED_ONCE, TASKS, Task 
 from experiments.sweep import Job, sweep  # noqa: E402
 from sidelight.deep import Trainer  # noqa: E402
 from sidelight.deep import trainer as trainer_module  # noqa: E402
-from sidelight.oracles.network.flat import read as read_params  # noqa: E402
-from sidelight.oracles.network.flat import write as write_params  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.problems import network  # noqa: E402
+from sidelight.problems.flat_parameters import read as read_params  # noqa: E402
+from sidelight.problems.flat_parameters import write as write_params  # noqa: E402
 from sidelight.problems.public_training import train_well  # noqa: E402
 
 HERE = Path(__file__).parent

@@ -26,10 +26,11 @@ from sidelight.deep import Loading, PublicTraining, Trainer  # noqa: E402
 from sidelight.deep.gradient_points import plan_for, step_size_for  # noqa: E402
 from sidelight.deep.guard import annealed_sgd  # noqa: E402
 from sidelight.deep.paid_choice import between  # noqa: E402
+from sidelight.deep.per_example import per_example  # noqa: E402
 from sidelight.methods.dp_sgd import dp_sgd  # noqa: E402
-from sidelight.oracles.network.flat import per_example, read, write  # noqa: E402
 from sidelight.oracles.network.network_oracle import NetworkOracle  # noqa: E402
 from sidelight.problems.datasets import Records, as_dataset  # noqa: E402
+from sidelight.problems.flat_parameters import read, write  # noqa: E402
 from sidelight.problems.network_public import HeldOut  # noqa: E402
 from sidelight.problems.public_training import train_well  # noqa: E402
 

@@ -15,11 +15,11 @@ from sidelight.deep.guard import Guard, largest_live_loss
 from sidelight.errors import AssumptionError, PrivacyWarning
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.ppsgd import ppsgd
-from sidelight.oracles.network.flat import write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants, events
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import write
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide, Score
 

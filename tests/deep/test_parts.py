@@ -29,11 +29,11 @@ from sidelight.methods.dope_sgd import dope_sgd
 from sidelight.methods.dp_sgd import dp_sgd
 from sidelight.methods.part_kinds import MetricRule, MetricState, Mix, MixState
 from sidelight.methods.parts import Automatic, Ema, MeanLast, MeanLastHalf, TailState, WindowState
-from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.ledger import Ledger
 from sidelight.problems.dataset_overlap import repeats_a_record, shared_records
 from sidelight.problems.datasets import Records, as_dataset
+from sidelight.problems.flat_parameters import read, write
 
 CPU = torch.device("cpu")
 

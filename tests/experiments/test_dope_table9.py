@@ -22,7 +22,7 @@ from experiments.dope_table9.choice import chosen
 from experiments.dope_table9.images import enlarged, split, transformed
 
 from sidelight.methods.dope_sgd import PublicGradient
-from sidelight.oracles.network.flat import read
+from sidelight.problems.flat_parameters import read
 
 
 def test_quick_version_runs_resumes_and_writes_its_page(tmp_path: Path, capsys: Any) -> None:

@@ -9,10 +9,10 @@ from tests.oracles.networks import private_sum, squared_error
 from torch import Tensor, nn
 
 from sidelight.clipping import Projection
+from sidelight.deep.per_example import per_example
 from sidelight.errors import AssumptionError
 from sidelight.methods.parts import Flat
 from sidelight.oracles.network import gradient_check
-from sidelight.oracles.network.flat import per_example
 from sidelight.oracles.network.network_oracle import NetworkOracle
 
 

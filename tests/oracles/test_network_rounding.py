@@ -9,9 +9,10 @@ from tests.oracles.networks import private_sum, squared_error
 from torch import Tensor, nn
 
 from sidelight.clipping import Clip, Diagonal, Projection
+from sidelight.deep.per_example import per_example
 from sidelight.methods.parts import Automatic, Flat
 from sidelight.oracles.network import pieces
-from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected, per_example
+from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected
 from sidelight.oracles.network.module_calls import Computed
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.passes import records_a_pass

@@ -20,10 +20,10 @@ from sidelight.deep import PublicTraining, Trainer
 from sidelight.errors import InputError, RelationError
 from sidelight.methods.declare import as_method
 from sidelight.methods.recipe import Recipe
-from sidelight.oracles.network.flat import read
 from sidelight.privacy.contract import Contract, relation_of
 from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.release import Account, Run
+from sidelight.problems.flat_parameters import read
 
 Data = tuple[Tensor, Tensor]
 Names = list[int | None]  # whose each row is; None: nobody's

@@ -14,14 +14,15 @@ from torch.utils.data import Dataset, Subset
 from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.deep.gradient_points import GradientPoint, RealPlan, Taken, at_point, plan_for
+from sidelight.deep.per_example import per_example
 from sidelight.deep.prepare import check_model
 from sidelight.errors import InputError, callable_or_none, kind_of, positive, whole
 from sidelight.oracles.network.batches import Losses
-from sidelight.oracles.network.flat import per_example, read, train_mode, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import delta_of
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.problems.datasets import Loading, Records, as_dataset, record_count
+from sidelight.problems.flat_parameters import read, train_mode, write
 from sidelight.problems.network_public import HeldOut
 from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps, train_well
 

@@ -41,12 +41,13 @@ from sidelight.methods.task import NOT_USED
 from sidelight.numbers import plain_up
 from sidelight.observers import TrainingProgress, due
 from sidelight.oracles.network.batches import Batch, Losses, placeholder_rows, take
-from sidelight.oracles.network.flat import drop_gradients, tensor, train_mode, write
+from sidelight.oracles.network.flat import tensor
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.privacy.events import Indices, NoOp
 from sidelight.privacy.release import Account, BoundedSum, Run, release
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import drop_gradients, train_mode, write
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
 from sidelight.problems.public_training import FACTOR

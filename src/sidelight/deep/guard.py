@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from sidelight.arrays import Json
-from sidelight.oracles.network.flat import read, write
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network_public import HeldOut, Score
 
 __all__ = ["MOMENTUM", "Guard", "annealed", "annealed_sgd"]

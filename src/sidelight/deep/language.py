@@ -23,9 +23,10 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from sidelight.deep.per_example import scores_of
 from sidelight.errors import InputError
 from sidelight.files import write_text
-from sidelight.oracles.network.batches import Losses, scores_of
+from sidelight.oracles.network.batches import Losses
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import card_of
 

@@ -15,8 +15,9 @@ from sidelight.errors import InputError
 from sidelight.methods.adamix import RefreshedState, host, top_directions
 from sidelight.methods.part_kinds import FinishRule, FinishState, MetricRule, Models, Setting
 from sidelight.oracles.network.batches import call, row_count, take
-from sidelight.oracles.network.flat import TailProjection, tensor, trainable, write
+from sidelight.oracles.network.flat import TailProjection, tensor, trainable
 from sidelight.oracles.network.pieces import working
+from sidelight.problems.flat_parameters import write
 from sidelight.problems.network_public import NetworkGuide
 
 __all__ = [

@@ -43,12 +43,13 @@ from sidelight.arrays import Json
 from sidelight.deep.temperature import scales_scores
 from sidelight.methods.parts import Flat
 from sidelight.oracles.network.batches import Batch, Losses, call
-from sidelight.oracles.network.flat import evaluating, read, trainable, views_of
+from sidelight.oracles.network.flat import evaluating, trainable, views_of
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Relation
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, joined, release
+from sidelight.problems.flat_parameters import read
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import are_classes
 from sidelight.problems.public_training import is_cross_entropy

@@ -61,7 +61,7 @@ from sidelight.methods.side_release import plan_with_side_release
 from sidelight.methods.task import PUBLIC_APART, Plan
 from sidelight.oracles.network.batches import Batch, placeholder_rows, take
 from sidelight.oracles.network.check import refuse
-from sidelight.oracles.network.flat import read, tensor, trainable, write
+from sidelight.oracles.network.flat import tensor, trainable
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
 from sidelight.privacy.contract import Contract, Payer, delta_of, relation_of
@@ -69,6 +69,7 @@ from sidelight.privacy.events import compose
 from sidelight.privacy.noise import Noise
 from sidelight.problems.dataset_overlap import places_within
 from sidelight.problems.datasets import Records, as_dataset, record_count
+from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import RANKS_TRUSTED, Ranks, Seeds, refuse_wrapped

@@ -42,7 +42,7 @@ from torch.utils.data import DataLoader, Dataset
 from sidelight.arrays import Array
 from sidelight.augment.transforms import ROW_FOR_ROW, Augment, each_row_alone, seeded
 from sidelight.errors import INTERRUPTS, InputError, SidelightError, first_line
-from sidelight.oracles.network.batches import Batch, Ready, owned, row_count, take
+from sidelight.oracles.network.batches import Batch, Ready, row_count, take
 from sidelight.oracles.network.silence import silent
 from sidelight.privacy.events import Indices
 from sidelight.privacy.identity import digest_of
@@ -56,7 +56,7 @@ from sidelight.problems.datasets import (
     paired,
     record_count,
 )
-from sidelight.problems.isolation import Isolation, record_seed, reseed
+from sidelight.problems.isolation import Isolation, owned, record_seed, reseed
 from sidelight.problems.network import Batches
 
 __all__ = [

@@ -25,9 +25,10 @@ from sidelight.arrays import Json
 from sidelight.augment.transforms import augmented
 from sidelight.errors import InputError, SidelightError, first_line
 from sidelight.oracles.network.batches import tensors
-from sidelight.oracles.network.flat import read, trainable, write
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.public_training import PublicTraining
 

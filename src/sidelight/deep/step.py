@@ -25,6 +25,7 @@ from sidelight.deep.given_batch import (
     check_pair,
 )
 from sidelight.deep.language import loss_of
+from sidelight.deep.per_example import per_example
 from sidelight.deep.prepare import check_loss, check_model, refuse_linear
 from sidelight.deep.rehearsal import RateSchedule, rehearse
 from sidelight.errors import (
@@ -44,7 +45,7 @@ from sidelight.methods.part_kinds import NoiseRule, Setting
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Loop, Recipe
 from sidelight.oracles.network.batches import Batch, Losses, row_count
-from sidelight.oracles.network.flat import per_example, read, trainable
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.layers import refresh_norms
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.oracles.network.state import HONEST_CODE, NO_HIDDEN_STATE
@@ -59,6 +60,7 @@ from sidelight.privacy.open_accounts import OpenAccount
 from sidelight.privacy.release import Account, Run
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.privacy.turns import Places, Turns
+from sidelight.problems.flat_parameters import read
 from sidelight.problems.network import CallersProblem
 from sidelight.problems.network_public import NetworkGuide
 from sidelight.problems.network_ranks import (

@@ -26,6 +26,7 @@ from sidelight.deep.checkpoint import Checkpoints, sole_run
 from sidelight.deep.fit import Fit, Helper, scores
 from sidelight.deep.language import loss_of, save_model
 from sidelight.deep.network_parts import Ensemble, EnsembleWeights
+from sidelight.deep.per_example import per_example, scores_of
 from sidelight.deep.person_records import Key, given_persons
 from sidelight.deep.prepare import (
     check_loss,
@@ -57,8 +58,7 @@ from sidelight.methods.health_check import UNUSED, skipped
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import NOT_USED, PUBLIC_APART, Method
 from sidelight.observers import due
-from sidelight.oracles.network.batches import Losses, scores_of
-from sidelight.oracles.network.flat import per_example, read, train_mode, write
+from sidelight.oracles.network.batches import Losses
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.contract import Contract, Payer, delta_of, open_payer, relation_of
 from sidelight.privacy.events import Event, NonPrivate, NoOp, Relation
@@ -70,6 +70,7 @@ from sidelight.privacy.release import private_process
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.dataset_overlap import check_held_out, repeats_a_record, shared_records
 from sidelight.problems.datasets import Loading, Records, as_dataset, as_tensor, identity_of, record_count
+from sidelight.problems.flat_parameters import read, train_mode, write
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.problems.public_training import FACTOR, Optimizer, PublicTraining, train_well

@@ -10,13 +10,16 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from sidelight.errors import INTERRUPTS
+from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import seed_torch
 from sidelight.oracles.network.snapshots import Generators
 from sidelight.oracles.network.state import CodeState
 
 T = TypeVar("T")
+_Tree = TypeVar("_Tree")  # tensors in tuples, lists and dictionaries; what comes out has the same structure
 
 
 class Isolation:
@@ -100,3 +103,25 @@ def _reseed_one(generator: Generators, seed: int) -> None:
         generator.manual_seed(seed % 2**63)
     else:
         generator.seed(seed % 2**32)
+
+
+def owned(tree: _Tree, device: torch.device) -> _Tree:
+    """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
+
+    Raises InputError for what is not a tensor, and for tensors without a plain row of numbers: sparse,
+    nested, quantized, or of another device than the processor or `device`.
+    """
+
+    def one(leaf: object) -> Tensor:
+        if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
+            raise InputError("a batch is made of plain tensors, with one row per record")
+        own: Tensor = leaf.detach().resolve_conj().resolve_neg()
+        return own.clone(memory_format=torch.contiguous_format)
+
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything at every touch
+        made: _Tree = tree_map(one, tree)
+        return made
+
+
+def _plain(x: Tensor) -> bool:
+    return x.layout is torch.strided and not x.is_nested and not x.is_quantized

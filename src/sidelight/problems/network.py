@@ -13,13 +13,14 @@ from sidelight.arrays import Floats, Json, Vector
 from sidelight.clipping import Clip, Details, Metric
 from sidelight.errors import INTERRUPTS, InputError
 from sidelight.oracles.network.batches import Batch, Ready, row_count
-from sidelight.oracles.network.flat import read, set_gradients, tensor, write
+from sidelight.oracles.network.flat import tensor
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy.events import Indices, Relation, Sampler
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum, joined
 from sidelight.problems.base import Constants, Problem
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read, set_gradients, write
 from sidelight.problems.network_public import HeldOut, NetworkGuide
 from sidelight.problems.network_ranks import Ranks, Seeds, SumQuestion
 from sidelight.problems.public_training import PublicTraining, train_well

@@ -25,9 +25,10 @@ from sidelight.augment.transforms import Augment, augmented
 from sidelight.clipping import Diagonal, Metric
 from sidelight.errors import InputError
 from sidelight.oracles.network.batches import Batch, call, row_count, take, tensors
-from sidelight.oracles.network.flat import evaluating, read, tensor, write
+from sidelight.oracles.network.flat import evaluating, tensor
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read, write
 
 _MOST_NUMBERS = 2**27  # of a matrix of gradients: half a gigabyte
 _REACH = 1e-3  # of the parameters' length: between two gradients whose difference is the curvature

@@ -25,9 +25,10 @@ from sidelight.arrays import Json
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.errors import AssumptionError, InputError
 from sidelight.oracles.network.batches import Batch, call
-from sidelight.oracles.network.flat import read, set_gradients, trainable, write
+from sidelight.oracles.network.flat import trainable
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
+from sidelight.problems.flat_parameters import read, set_gradients, write
 from sidelight.problems.network_public import HeldOut, Score, are_classes, likeliest_factor, public_indices
 
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

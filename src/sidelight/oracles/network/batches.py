@@ -106,28 +106,6 @@ def copied(batch: Batch) -> Batch:
     return each_tensor(batch, lambda x: x.detach().clone())
 
 
-def owned(tree: _Tree, device: torch.device) -> _Tree:
-    """Tensors that user code has made, plain, in memory of their own: it may use a buffer again.
-
-    Raises InputError for what is not a tensor, and for tensors without a plain row of numbers: sparse,
-    nested, quantized, or of another device than the processor or `device`.
-    """
-
-    def one(leaf: object) -> Tensor:
-        if not isinstance(leaf, Tensor) or not _plain(leaf) or leaf.device.type not in ("cpu", device.type):
-            raise InputError("a batch is made of plain tensors, with one row per record")
-        own: Tensor = leaf.detach().resolve_conj().resolve_neg()
-        return own.clone(memory_format=torch.contiguous_format)
-
-    with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything at every touch
-        made: _Tree = tree_map(one, tree)
-        return made
-
-
-def _plain(x: Tensor) -> bool:
-    return x.layout is torch.strided and not x.is_nested and not x.is_quantized
-
-
 def call(model: nn.Module, inputs: object) -> Any:
     """model(inputs): a tuple or list is several arguments, a dictionary is named ones."""
     torch.clear_autocast_cache()  # it would keep the weights of before the last step
@@ -139,19 +117,6 @@ def call(model: nn.Module, inputs: object) -> Any:
         raise
     except BaseException as error:
         raise _as_error("model", error) from error
-
-
-def scores_of(outputs: object) -> Tensor:
-    """The scores in what a model gave: the tensor itself, or `logits` of the named parts of transformers."""
-    found = getattr(outputs, "logits", None)
-    if isinstance(found, Tensor):
-        return found
-    if isinstance(outputs, Tensor):
-        return outputs
-    raise InputError(
-        f"the model gives {type(outputs).__name__}, in which no scores are found; a tensor, or an output "
-        "with `logits`, was expected"
-    )
 
 
 def as_errors(loss: Losses) -> Losses:

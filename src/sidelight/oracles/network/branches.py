@@ -10,10 +10,12 @@ number that leaves PyTorch (`.item()`) can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -40,13 +42,7 @@ class Answers(TorchFunctionMode):
         self.given: list[bool] = []
         self.sure = True
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if func is Tensor.__bool__:
             return self._answer(args[0])
         output = func(*args, **(kwargs or {}))
@@ -64,3 +60,19 @@ class Answers(TorchFunctionMode):
         self.sure &= answer == true == each
         self.given.append(answer)
         return answer
+
+
+class StaticOneHot(TorchFunctionMode):
+    """`one_hot` without its look at the largest class, where the number of classes is given.
+
+    A class that does not exist fails here too.
+    """
+
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+        if func is not functional.one_hot:
+            return func(*args, **(kwargs or {}))
+        given = {**dict(zip(("tensor", "num_classes"), args, strict=False)), **(kwargs or {})}
+        labels, classes = given["tensor"], given.get("num_classes", -1)
+        if classes < 1:
+            return func(labels)
+        return labels.new_zeros((*labels.shape, classes)).scatter(-1, labels[..., None], 1)

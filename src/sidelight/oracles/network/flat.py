@@ -9,32 +9,26 @@ its pieces during the backward pass.
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
-from torch.nn import functional
 
 from sidelight.arrays import Floats, Vector
 from sidelight.clipping import Clip
 from sidelight.errors import InputError
-from sidelight.oracles.network.batches import Losses
-from sidelight.oracles.network.pieces import ClipCenter, Piece, Squares, plain_products, working
+from sidelight.oracles.network.pieces import ClipCenter, Piece, Squares, plain_products
 
 _SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
 _MANY = 8192  # records in a sum that is added up in float64, pass by pass
 _LONG = 2**18  # numbers of a vector whose memory is worth a thought
 _ALIGNED = 64  # bytes
-_ELEMENTWISE = (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss, nn.BCELoss, nn.BCEWithLogitsLoss)
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -69,43 +63,6 @@ def tensor(vector: Vector) -> Tensor:
     return vector
 
 
-def read(model: nn.Module, parameters: Sequence[nn.Parameter] | None = None) -> Tensor:
-    """A copy of the parameters; `parameters`: those that are trained, where somebody knows them."""
-    parameters = trainable(model) if parameters is None else parameters
-    dtype = working(*(p.dtype for p in parameters))
-    with torch.no_grad():
-        return joined_flat([p if p.dtype == dtype else p.to(dtype) for p in parameters])
-
-
-def write(model: nn.Module, vector: Tensor) -> None:
-    """Set the parameters, in place."""
-    parameters = trainable(model)
-    with torch.no_grad():
-        torch._foreach_copy_(list[Tensor](parameters), views_of(vector, parameters))
-
-
-def set_gradients(model: nn.Module, vector: Tensor, *, add: bool = False) -> list[nn.Parameter]:
-    """Put a gradient into .grad of every trainable parameter, in place of what was there or added to it.
-
-    Returns these parameters.
-    """
-    parameters, own = trainable(model), vector.clone()  # of which every gradient is a part
-    for parameter, part in zip(parameters, views_of(own, parameters), strict=True):
-        new = part if part.dtype == parameter.dtype else part.to(parameter.dtype)
-        parameter.grad = new if parameter.grad is None or not add else parameter.grad + new
-    return parameters
-
-
-def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
-    """optimizer.zero_grad(), without what PyTorch does around it (which takes longer than the rest)."""
-    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
-        optimizer.zero_grad(set_to_none=True)
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
-
-
 def joined_flat(tensors: Sequence[Tensor]) -> Tensor:
     """All numbers of these tensors, of one type, in one vector of its own."""
     if len(tensors) == 1:
@@ -130,55 +87,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def train_mode(model: nn.Module) -> None:
-    """The model in training mode, but for norms whose averages were frozen with .eval(): they stay so."""
-    norms = nn.modules.batchnorm._NormBase
-    frozen = [m for m in model.modules() if isinstance(m, norms) and m.track_running_stats and not m.training]
-    model.train()
-    for module in frozen:
-        module.eval()
-
-
-def per_example(loss: Losses) -> Losses:
-    """The loss with one number per record.
-
-    A loss module with reduction='mean' becomes a copy with 'none'; elementwise losses (MSELoss and its like)
-    then take the mean over each record's own elements. So does a function of torch.nn.functional that has a
-    reduction; any other is used as it is.
-    """
-    if isinstance(loss, FunctionType) and loss.__module__ == functional.__name__:
-        return _of_function(loss)
-    reduction = getattr(loss, "reduction", "none")
-    if not isinstance(loss, nn.Module) or reduction == "none":
-        return loss
-    if reduction != "mean" or getattr(loss, "weight", None) is not None:
-        how = f"reduction={reduction!r}" if reduction != "mean" else "class weights and reduction='mean'"
-        raise InputError(
-            f"{type(loss).__name__} with {how} has no meaning for one record alone. Pass reduction='none', "
-            "which gives one loss per record"
-        )
-    single = copy(loss)
-    vars(single)["reduction"] = "none"
-    if not isinstance(loss, _ELEMENTWISE):
-        return single
-    return functools.partial(mean_of_record, single)
-
-
-def _of_function(loss: FunctionType) -> Losses:
-    """A loss of torch.nn.functional, by record."""
-    if "reduction" not in inspect.signature(loss).parameters:
-        return loss
-    single = functools.partial(loss, reduction="none")
-    by_place = loss in (functional.cross_entropy, functional.nll_loss)
-    return single if by_place else functools.partial(mean_of_record, single)
-
-
-def mean_of_record(loss: Losses, outputs: object, targets: object) -> Tensor:
-    """The mean of each record's own losses, for one that gives several."""
-    losses = loss(outputs, targets)
-    return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -205,13 +205,7 @@ def _through_one(piece: Piece, value: Tensor, parameter: nn.Parameter, low: int,
 class Decomposed(TorchFunctionMode):
     """Weight norm by operations that have a gradient for many records at once."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if func is torch._weight_norm:
             direction, length, dim = args
             return direction * (length / torch.norm_except_dim(direction, 2, dim))

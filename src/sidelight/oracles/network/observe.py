@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -141,13 +142,7 @@ class OperationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in tensors(records):
             self.records.add(leaf)
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_dispatch__(self, func: OpOverload, _: object, args: Any = (), kwargs: Any = None) -> object:
         call = _Call(func, args, kwargs or {}, self)
         self._note(call)
         state = _generators() if call.draws else b""
@@ -205,13 +200,7 @@ class ChangedDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._count, self._rows = count, rows
 
-    def __torch_dispatch__(
-        self,
-        func: OpOverload,
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_dispatch__(self, func: OpOverload, _: object, args: Any = (), kwargs: Any = None) -> object:
         output = func(*args, **(kwargs or {}))
         if not (drawn := _tensors(output) if _draws(func, args, kwargs or {}) else []):
             return output
@@ -261,13 +250,7 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self._watch = watch
 
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: object,
-        args: tuple[object, ...] = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         name = getattr(func, "__name__", "")
         given = tensors(args[1:] if name == "tensor_split" else args)
         if name in _EXITS and any(x in self._watch.records for x in given):

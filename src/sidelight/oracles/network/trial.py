@@ -11,10 +11,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, seed_torch
-from sidelight.oracles.network.branches import Answers, OtherBranch
+from sidelight.oracles.network.branches import Answers, OtherBranch, StaticOneHot
 from sidelight.oracles.network.flat import evaluating, parameters_of
 from sidelight.oracles.network.routes import Wiring
 from sidelight.oracles.network.state import CodeState
@@ -42,7 +41,7 @@ class Route:
     @contextlib.contextmanager
     def branching(self) -> Iterator[None]:
         """Branches by values of records are taken as in the trial; OtherBranch if some may want others."""
-        with as_if_compiling(self.static):
+        with as_if_compiling() if self.static else contextlib.nullcontext():
             if not self.answers:
                 yield
                 return
@@ -126,33 +125,16 @@ def perturbed(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_if_compiling(static: bool) -> Iterator[None]:
-    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes.
-
-    PyTorch's own one_hot does not ask: it looks for the largest class, so another stands in for it.
-    """
+def as_if_compiling() -> Iterator[None]:
+    """Libraries ask torch.compiler.is_compiling() before they branch on values; answer yes."""
     flag = "_is_compiling_flag"
-    before, one_hot = getattr(torch.compiler, flag, False), functional.one_hot
-    if static:
-        setattr(torch.compiler, flag, True)
-        functional.one_hot = _one_hot
+    before = getattr(torch.compiler, flag, False)
+    setattr(torch.compiler, flag, True)
     try:
-        yield
+        with StaticOneHot():  # PyTorch's own does not ask
+            yield
     finally:
-        if static:
-            setattr(torch.compiler, flag, before)
-            functional.one_hot = one_hot
-
-
-_ONE_HOT = functional.one_hot
-
-
-def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """The same where the number of classes is given. A class that does not exist fails here too."""
-    if num_classes < 1:
-        return _ONE_HOT(tensor, num_classes)
-    zeros = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
-    return zeros.scatter(-1, tensor[..., None], 1)
+        setattr(torch.compiler, flag, before)
 
 
 def _devices(model: nn.Module) -> list[torch.device]:
