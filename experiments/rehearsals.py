@@ -18,11 +18,11 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from sidelight.arrays import Json
+from sidelight.audit.tape import NoAccount
 from sidelight.augment.transforms import Augment, augmented
 from sidelight.deep import gradient_points as rules
 from sidelight.deep.gradient_points import RealPlan, Use, at_point
 from sidelight.errors import AssumptionError
-from sidelight.methods.auto import NoAccount
 from sidelight.methods.parts import Cold, FixedNoise, Last
 from sidelight.methods.recipe import Recipe
 from sidelight.oracles.network.batches import Batch, Ready, take

@@ -372,3 +372,10 @@ def test_columns_are_said_as_for_a_fit(run: Any, tmp_path: Path) -> None:
     run(*args).is_one_line_error(2, "--type age=number")
     found = run(*args, "--type", "age=number", "--ignore", "left")
     assert found.code == 0 and found.err == ""
+
+
+def test_a_million_records_without_noise_can_be_rehearsed() -> None:
+    """The ε with as much noise on a mean of fewer records grew beyond what can be calibrated."""
+    assert rehearsals.scaled_epsilon(20.0, 1e-7, rows=10**9, rehearsed=5_000) == 500.0
+    assert rehearsals.scaled_epsilon(550.0, 1e-7, rows=10**9, rehearsed=5_000) == 550.0
+    assert rehearsals.scaled_epsilon(1.0, 1e-6, rows=700, rehearsed=700) == 1.0

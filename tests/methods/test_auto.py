@@ -9,14 +9,12 @@ from tests.contracts.neighbors import rows_with_score
 from tests.private_values import value_of
 
 from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.errors import AssumptionError, InputError
+from sidelight.errors import AssumptionError
 from sidelight.losses import get_loss
 from sidelight.methods.auto import (
     PrivateSelection,
     auto,
     correct_predictions,
-    rehearse,
-    scaled_epsilon,
     worth_of_public,
 )
 from sidelight.methods.baselines import fit_public
@@ -115,15 +113,6 @@ def test_public_alone_is_judged_as_only_public_fits_it():
     assert told / 100 > ((task.public.X @ w >= 0) == (task.public.y > 0)).mean() - 0.05
 
 
-def test_a_rehearsal_can_be_asked_for():
-    task = a_task(n=3000, n_public=300, epsilon=0.1)
-    name, reasons = chosen(task, rehearsal="always")
-    assert "rehearsed" in reasons and name in {"precision_weighting", "dp_sgd", "only_public"}
-    assert "rehearsed" not in chosen(task)[1]
-    with pytest.raises(InputError, match="rehearsal"):
-        chosen(a_task(), rehearsal="sometimes")
-
-
 @pytest.mark.parametrize(
     "change", [{"n": 60_000, "p": 3, "epsilon": 2.0}, {}, {"n_public": 0}, {"loss": "logistic"}]
 )
@@ -218,16 +207,3 @@ def test_rounding_of_a_score_of_0_moves_no_score():
         return value_of(correct_predictions(replace(a_task(), rows=rows), 1e3 * w[None]))
 
     assert max(abs(score(nulls) - score(0)) for nulls in range(1, 6)) < 1e-3
-
-
-def test_rehearsal_prefers_what_works():
-    task = a_task(n=3000, n_public=400)
-    best, scores = rehearse(task, [dp_sgd(steps=4, step_size=1e-9), dp_sgd(steps=32)])
-    assert best == 1 and scores[1] > 0.7
-
-
-def test_a_million_records_without_noise_can_be_rehearsed():
-    """The ε with as much noise on a mean of fewer records grew beyond what can be calibrated."""
-    assert scaled_epsilon(20.0, 1e-7, rows=10**9, rehearsed=5_000) == 500.0
-    assert scaled_epsilon(550.0, 1e-7, rows=10**9, rehearsed=5_000) == 550.0
-    assert scaled_epsilon(1.0, 1e-6, rows=700, rehearsed=700) == 1.0

@@ -199,7 +199,7 @@ class _Watched:
         self.event = event
 
 
-class _NoAccount:
+class NoAccount:
     """An account that ignores every charge: to repeat a release again and again."""
 
     def charge(self, event: Event) -> None: ...
@@ -248,7 +248,7 @@ def _tap(
 
 def _again(original: ReleaseFunction, first: object, options: Json) -> Callable[[Noise], Value]:
     def once_more(noise: Noise) -> Value:
-        output = original(first, **{**options, "account": _NoAccount(), "noise": noise})
+        output = original(first, **{**options, "account": NoAccount(), "noise": noise})
         return output.numpy() if isinstance(output, Released) else output
 
     return once_more

@@ -29,9 +29,9 @@ from sidelight.data.schema import Schema, TaskName
 from sidelight.data.table_files import TableSource
 from sidelight.errors import InputError
 from sidelight.familiar_words import knows_familiar_words
-from sidelight.methods.auto import MOST_ROWS, scaled_epsilon
 from sidelight.methods.declare import get_method
 from sidelight.methods.task import PUBLIC_APART
+from sidelight.privacy import conversions
 from sidelight.privacy.accountants import resolve_delta
 from sidelight.privacy.contract import DEFAULT_RELATION, relation_of
 from sidelight.privacy.events import NoOp, Relation, check_relation
@@ -56,6 +56,8 @@ DEFAULT_METHODS = (
 )
 PARTS = 4
 SYNTHETIC_TEST_ROWS = 2_000
+MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less noise: n·μ is kept
+_NO_NOISE = 500.0  # an ε at which noise no longer matters
 _ALL = 1_000_000_000
 
 Progress = Callable[[Comparison, str, float, int, int], None]
@@ -322,3 +324,11 @@ def _enough(schema: Schema, y: Array) -> None:
                 f"comparing needs at least {PARTS} public rows of each class, to make data, to guide and to "
                 f"test; {label!r} has {count}"
             )
+
+
+def scaled_epsilon(epsilon: float, delta: float, *, rows: int, rehearsed: int) -> float:
+    """The ε at which a mean of the rehearsed rows has as much noise as one of all rows at the true ε."""
+    if rehearsed == rows:
+        return epsilon
+    mu = conversions.gdp_mu(epsilon, delta) * rows / rehearsed
+    return max(epsilon, min(conversions.gaussian_epsilon(delta, mu), _NO_NOISE))

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sidelight.oracles.network.batches import Batch, call, scores_of
+from sidelight.deep.per_example import scores_of
+from sidelight.oracles.network.batches import Batch, call
 from sidelight.oracles.network.flat import evaluating
 from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records

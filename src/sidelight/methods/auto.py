@@ -16,14 +16,9 @@ No private value is looked at before the plan is charged. The rule, in order:
 `only_public` is always considered: its score on held-out public records is in the report. Every choice is
 recorded with its reason.
 
-Candidates are compared in one of two ways. A *rehearsal* simulates private training on data synthesized from
-public records, at the true n and ε. Half of the public records make the synthetic private data (a bootstrap
-with noise of a kernel's width), a quarter stay public, a quarter are the test set. It spends nothing, and is
-as reliable as the public records. Measured with 300 and 1000 public records
-(docs/reproductions/rehearsal.md), it helps where the noise is strong and costs a little elsewhere. Where the
-budget is so large that the noise no longer limits the step size, a part of it is better spent on a *private
-selection*: each candidate is trained, then the one with the most correct training predictions is selected by
-the exponential mechanism.
+Where the budget is so large that the noise no longer limits the step size, a part of it is better spent on a
+*private selection*: each candidate is trained, then the one with the most correct training predictions is
+selected by the exponential mechanism.
 
     events: T Gaussians for each candidate, then one selection of ρ-zCDP (Gumbel noise of scale 2/√(8ρ))
 """
@@ -31,15 +26,13 @@ the exponential mechanism.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-from sidelight.arrays import Array, Floats, dense
-from sidelight.data.rows import PrivateRows, PublicRows
-from sidelight.errors import AssumptionError, InputError, one_of
+from sidelight.arrays import Array, Floats
+from sidelight.errors import AssumptionError, InputError
 from sidelight.losses import RAMP, Kind, Loss
 from sidelight.methods.baselines import best_on_folds, only_public
 from sidelight.methods.declare import method
@@ -52,7 +45,6 @@ from sidelight.methods.public_whitening import public_whitening
 from sidelight.methods.recipe import Recipe
 from sidelight.methods.task import Fitted, Flags, Method, Plan, Task, check_method
 from sidelight.privacy import accountants, conversions, events
-from sidelight.privacy.events import Event
 from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import Account, BoundedSum, select
 from sidelight.problems.base import oracle_of
@@ -67,26 +59,17 @@ _SOME_FEATURES = 500  # for one that is asked for only where public rows are of 
 
 @dataclass(frozen=True)
 class Auto(Flags):
-    """Chooses, then is the method that it chose.
+    """Chooses, then is the method that it chose."""
 
-    Args:
-        rehearsal: "never" follows the rule; "always" simulates private training on data synthesized from
-            public records, at the true n and ε, and takes what does best there.
-    """
-
-    rehearsal: Literal["never", "always"] = "never"
     name: ClassVar[str] = "auto"
     takes_persons: ClassVar[bool] = True
     takes_partitions: ClassVar[bool] = True
 
     def choose(self, task: Task) -> tuple[Method, list[str]]:
         """The method, and why."""
-        one_of("rehearsal", self.rehearsal, ("always", "never"))
         if task.public.n == 0:
             return _without_labels(task) if task.public.every.shape[0] else _without_public(task)
         reasons = [_public_alone(task)]
-        if self.rehearsal == "always":
-            return _rehearsed(task, reasons)
         kappa = worth_of_public(task)
         share = f"{100 * kappa / (1 + kappa):.1f}\u202f%"
         if kappa >= _ONLY_PUBLIC:
@@ -232,18 +215,6 @@ def _public_alone(task: Task) -> str:
     return f"only_public was considered: {score} in 5 folds of {len(y):,} public rows"
 
 
-def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
-    candidates: list[Method] = [
-        precision_weighting(steps=_STEPS),
-        precision_weighting(steps=16),
-        _plain(),
-        only_public(),
-    ]
-    best, scores = rehearse(task, candidates)
-    listed = ", ".join(f"{m.name} {s:.4f}" for m, s in zip(candidates, scores, strict=True))
-    return candidates[best], [*reasons, f"rehearsed on data synthesized from public records: {listed}"]
-
-
 @method(
     group="chosen for you",
     paper="Chooses among the methods of this project by public quantities alone",
@@ -252,72 +223,9 @@ def _rehearsed(task: Task, reasons: list[str]) -> tuple[Method, list[str]]:
     ours=True,
     networks=True,
 )
-def auto(*, rehearsal: Literal["never", "always"] = "never") -> Auto:
+def auto() -> Auto:
     """The default method: chooses from public quantities, at no privacy cost."""
-    return Auto(rehearsal)
-
-
-# ---------------------------------------------------------------------------------------------------
-# candidates: tried on synthetic records, or chosen privately
-
-
-MOST_ROWS = 5_000  # a larger private set is rehearsed at this size, with less noise: n·μ is kept
-_NO_NOISE = 500.0  # an ε at which noise no longer matters
-
-
-class NoAccount:
-    """For public or synthetic records, of which nothing is charged."""
-
-    def charge(self, event: Event) -> None: ...
-
-
-def rehearse(
-    task: Task, candidates: Sequence[Method], *, repeats: int = 2, seed: int = 0
-) -> tuple[int, list[float]]:
-    """The index of the best candidate, and the mean score of each (accuracy, or minus the squared error)."""
-    X = dense(task.public.X)
-    scores = np.zeros((repeats, len(candidates)))
-    for r in range(repeats):
-        rng = np.random.default_rng(seed + r)  # public data only: no private record is sampled here
-        order = rng.permutation(len(X))
-        train, guide, test = np.split(order, [len(X) // 2, 3 * len(X) // 4])
-        synthetic = _synthetic(task, X, train, guide, rng)
-        for c, candidate in enumerate(candidates):
-            plan = candidate.plan(synthetic)
-            coef = candidate.run(synthetic, plan, account=NoAccount(), noise=Noise(seed + r)).coef
-            scores[r, c] = _score(task, X[test] @ coef.T, task.public.y[test])
-    mean = [float(s) for s in scores.mean(axis=0)]
-    return int(np.argmax(mean)), mean
-
-
-def _synthetic(task: Task, X: Floats, train: Array, guide: Array, rng: np.random.Generator) -> Task:
-    """The task on synthetic private records."""
-    n = min(task.n, MOST_ROWS)
-    chosen = rng.choice(train, size=n)
-    width = X[train].std(axis=0) * len(train) ** (-1 / (X.shape[1] + 4))
-    rows = X[chosen] + rng.normal(size=(n, X.shape[1])) * width * 0.5
-    return replace(
-        task,
-        rows=PrivateRows(rows, task.public.y[chosen], max_norm=task.max_norm),
-        public=PublicRows(X[guide], task.public.y[guide]),
-        epsilon=scaled_epsilon(task.epsilon, task.delta, rows=task.n, rehearsed=n),
-    )
-
-
-def scaled_epsilon(epsilon: float, delta: float, *, rows: int, rehearsed: int) -> float:
-    """The ε at which a mean of the rehearsed rows has as much noise as one of all rows at the true ε."""
-    if rehearsed == rows:
-        return epsilon
-    mu = conversions.gdp_mu(epsilon, delta) * rows / rehearsed
-    return max(epsilon, min(conversions.gaussian_epsilon(delta, mu), _NO_NOISE))
-
-
-def _score(task: Task, z: Floats, y: Array) -> float:
-    if task.target_bound is not None:
-        return -float(((z[:, 0] - y) ** 2).mean())
-    if task.loss.outputs > 1:
-        return float((z.argmax(axis=1) == y).mean())
-    return float(((z[:, 0] >= 0) == (y > 0)).mean())
+    return Auto()
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -266,7 +266,6 @@ COMMON = {
     "max_steps": ("the last step", "no limit but the budget"),
     "planned_steps": ("steps that the first budget is cut into", "a rule"),
     "accounting": ("which theorem pays", ""),
-    "rehearsal": ("whether training is simulated first on data synthesized from public records", ""),
     "labels": ("whose labels are counted", ""),
 }
 
