@@ -64,7 +64,7 @@ def test_a_realised_batch_size_in_the_sum_is_caught(monkeypatch: pytest.MonkeyPa
 
 def one_runs() -> list[Any]:
     subject = on_network("dp_sgd", epsilon=16.0, **FAST)
-    return [one_run(subject, canaries=80, guesses=40, seed=seed) for seed in range(3)]
+    return [one_run(subject, canaries=80, guesses=40, random_state=seed) for seed in range(3)]
 
 
 def correct(results: list[Any]) -> int:

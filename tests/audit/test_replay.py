@@ -39,7 +39,7 @@ def test_every_method_of_the_registry_is_audited() -> None:
 
 @pytest.mark.parametrize(("name", "relation"), EVERY)
 def test_a_method_passes(name: str, relation: Any) -> None:
-    result = replay_neighbors(CATALOG[name](), relation=relation, seeds=1, release_runs=40, seed=3)
+    result = replay_neighbors(CATALOG[name](), relation=relation, seeds=1, release_runs=40, random_state=3)
     assert result.passed, str(result)
     moved = result.details["largest_share"]
     assert moved <= 1 + 1e-9
@@ -57,7 +57,7 @@ def test_a_slow_method_passes(name: str) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_method_passes_on_any_seed(seed: int) -> None:
     for name in ("dope_sgd", "dp_sgd, sampled", "ppsgd, tcdp", "rsgd_ar", "majority, private"):
-        assert replay_neighbors(CATALOG[name](), seeds=1, release_runs=40, seed=100 + seed).passed
+        assert replay_neighbors(CATALOG[name](), seeds=1, release_runs=40, random_state=100 + seed).passed
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -66,7 +66,7 @@ def test_one_run_refutes_a_copy_with_far_too_little_noise() -> None:
 
 def test_one_lucky_audit_accuses_nobody() -> None:
     """With seed 4 an honest method is guessed at the 99th percentile; other seeds do not confirm it."""
-    result = one_run(dope_sgd(steps=3, clip_norm=0.05), epsilon=0.5, canaries=400, seed=4)
+    result = one_run(dope_sgd(steps=3, clip_norm=0.05), epsilon=0.5, canaries=400, random_state=4)
     assert result.passed and len(result.details["correct"]) == 2
     assert result.details["correct"][0] > 29
 
@@ -78,9 +78,9 @@ def test_no_protection_shows() -> None:
 
 
 def test_the_same_seed_is_the_same_audit() -> None:
-    first, again = (many_runs(dp_sgd(steps=2), runs=20, seed=5) for _ in range(2))
+    first, again = (many_runs(dp_sgd(steps=2), runs=20, random_state=5) for _ in range(2))
     assert first == again
-    first, again = (one_run(dp_sgd(steps=2), canaries=50, seed=5) for _ in range(2))
+    first, again = (one_run(dp_sgd(steps=2), canaries=50, random_state=5) for _ in range(2))
     assert first == again
 
 

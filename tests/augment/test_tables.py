@@ -40,7 +40,7 @@ def people(rows: int = 600, seed: int = 0) -> Any:
 
 def test_columns_types_and_values_are_of_the_same_kind() -> None:
     public = people()
-    made = synthesize(public, 900, seed=1, target="rich")
+    made = synthesize(public, 900, random_state=1, target="rich")
     assert len(made) == 900 and list(made.columns) == list(public.columns)
     assert (made.dtypes == public.dtypes).all() and list(made.index) == list(range(900))
     for name in ("job", "town", "member", "since", "rich"):
@@ -51,7 +51,7 @@ def test_columns_types_and_values_are_of_the_same_kind() -> None:
 
 def test_marginals_are_kept_with_spikes_and_missing_values() -> None:
     public = people()
-    made = synthesize(public, 4000, seed=2, target="rich")
+    made = synthesize(public, 4000, random_state=2, target="rich")
     for name in ("age", "wage", "grade"):
         spread = float(public[name].std())
         assert abs(float(made[name].mean()) - float(public[name].mean())) < 0.15 * spread
@@ -64,7 +64,7 @@ def test_marginals_are_kept_with_spikes_and_missing_values() -> None:
 
 def test_the_target_stays_tied_to_the_other_columns() -> None:
     public, fresh = people(600), people(4000, seed=9)
-    made = synthesize(public, 4000, seed=3, target="rich")
+    made = synthesize(public, 4000, random_state=3, target="rich")
 
     def rule(frame: Any) -> Any:
         return (
@@ -87,14 +87,14 @@ def test_a_numeric_target_moves_with_the_others() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=400)
     public = pd.DataFrame({"x": x, "y": 3 * x + rng.normal(0, 0.3, 400)})
-    made = synthesize(public, 2000, seed=0, target="y")
+    made = synthesize(public, 2000, random_state=0, target="y")
     assert abs(np.corrcoef(made["x"], made["y"])[0, 1] - np.corrcoef(public["x"], public["y"])[0, 1]) < 0.02
     assert len(set(made["y"])) > 1500
 
 
 def test_rows_are_new_and_the_seed_decides_them() -> None:
     public = people()
-    one, same, other = (synthesize(public, 500, seed=seed, target="rich") for seed in (0, 0, 1))
+    one, same, other = (synthesize(public, 500, random_state=seed, target="rich") for seed in (0, 0, 1))
     pd.testing.assert_frame_equal(one, same)
     assert not one.equals(other)
     known = set(map(tuple, public.astype(str).to_numpy()))
@@ -118,7 +118,7 @@ def test_every_type_of_column_is_kept(target: Any) -> None:
             5: rng.random(n).astype(np.float32),
         }
     )
-    made = synthesize(public, 100, seed=0, target=target)
+    made = synthesize(public, 100, random_state=0, target=target)
     assert (made.dtypes == public.dtypes).all() and list(made.columns) == list(public.columns)
     assert set(made["long"]) <= set(public["long"])  # too long for the arithmetic of floats
 
@@ -126,7 +126,7 @@ def test_every_type_of_column_is_kept(target: Any) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_few_rows_in_and_out(rows: int) -> None:
     public = people(rows=3).head(max(rows, 1))
-    made = synthesize(public, rows, seed=0, target="rich")
+    made = synthesize(public, rows, random_state=0, target="rich")
     assert len(made) == rows and (made.dtypes == public.dtypes).all()
 
 
@@ -134,28 +134,31 @@ def test_an_empty_column_a_lone_class_and_a_missing_target() -> None:
     public = people(50).assign(nothing=np.nan)
     public.loc[0, "rich"] = "perhaps"
     public.loc[1, "rich"] = None
-    made = synthesize(public, 3000, seed=0, target="rich")
+    made = synthesize(public, 3000, random_state=0, target="rich")
     assert made["nothing"].isna().all() and made["rich"].notna().all()
     lone = made[made["rich"] == "perhaps"]
     assert len(lone) and (lone["age"] == public.loc[0, "age"]).all()  # it has no neighbors to move along
-    assert len(synthesize(public, 20, seed=0)) == 20  # without a target all columns are alike
+    assert len(synthesize(public, 20, random_state=0)) == 20  # without a target all columns are alike
 
 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda f: synthesize(f.to_numpy(), 5, seed=0), "DataFrame"),
-        (lambda f: synthesize(f, -1, seed=0), "rows must be"),
-        (lambda f: synthesize(f, 2.5, seed=0), "rows must be"),
-        (lambda f: synthesize(f, 5, seed=0, target="income"), "no column 'income'"),
-        (lambda f: synthesize(f.head(0), 5, seed=0), "at least one public row"),
-        (lambda f: synthesize(f.assign(rich=None), 5, seed=0, target="rich"), "at least one public row"),
-        (lambda f: synthesize(f.assign(age=[*range(len(f) - 1), np.inf]), 5, seed=0), "infinite"),
-        (lambda f: synthesize(f.assign(job=[[1]] * len(f)), 5, seed=0), "not single values"),
-        (lambda f: synthesize(pd.concat([f, f], axis=1), 5, seed=0), "same name"),
-        (lambda f: synthesize(f, 5, seed=0, neighbors=0), "neighbors"),
-        (lambda f: synthesize(f, 5, seed=0, swap=2.0), "swap"),
-        (lambda f: synthesize(f, 5, seed=-1), "seed"),
+        (lambda f: synthesize(f.to_numpy(), 5, random_state=0), "DataFrame"),
+        (lambda f: synthesize(f, -1, random_state=0), "rows must be"),
+        (lambda f: synthesize(f, 2.5, random_state=0), "rows must be"),
+        (lambda f: synthesize(f, 5, random_state=0, target="income"), "no column 'income'"),
+        (lambda f: synthesize(f.head(0), 5, random_state=0), "at least one public row"),
+        (
+            lambda f: synthesize(f.assign(rich=None), 5, random_state=0, target="rich"),
+            "at least one public row",
+        ),
+        (lambda f: synthesize(f.assign(age=[*range(len(f) - 1), np.inf]), 5, random_state=0), "infinite"),
+        (lambda f: synthesize(f.assign(job=[[1]] * len(f)), 5, random_state=0), "not single values"),
+        (lambda f: synthesize(pd.concat([f, f], axis=1), 5, random_state=0), "same name"),
+        (lambda f: synthesize(f, 5, random_state=0, neighbors=0), "neighbors"),
+        (lambda f: synthesize(f, 5, random_state=0, swap=2.0), "swap"),
+        (lambda f: synthesize(f, 5, random_state=-1), "random_state"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(call: Any, words: str) -> None:

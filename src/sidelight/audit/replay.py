@@ -47,7 +47,7 @@ def replay_neighbors(
     delta: float = 1e-5,
     seeds: int = 3,
     release_runs: int = 400,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> AuditResult:
     """Replay a method on neighboring datasets; see the module.
 
@@ -55,6 +55,7 @@ def replay_neighbors(
         method: a name, a configured method or recipe (your own too), or a subject.
         relation: None uses the default (`relation_of`).
         seeds: how many recordings, each with its own randomness.
+        random_state: the first of their seeds.
         release_runs: how often a release without a private sum is repeated on each of the two datasets; ten
             times as often if it only returns a choice.
     """
@@ -66,9 +67,10 @@ def replay_neighbors(
         seeds = 0
     try:
         findings += subject.planning()
-        for number in range(seed, seed + seeds):
+        each = range(random_state, random_state + seeds)
+        for number in each:
             findings += _replayed(subject, number, details)
-        for number in range(seed, seed + seeds):
+        for number in each:
             findings += _extremes(subject, number, -(-release_runs // seeds), details)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
         findings.append(failed(error))

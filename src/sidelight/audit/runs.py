@@ -55,7 +55,7 @@ def many_runs(
     delta: float = 1e-5,
     runs: int = 400,
     confidence: float = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> AuditResult:
     """A lower bound on ε from `runs` trainings on each of two neighboring datasets.
 
@@ -69,9 +69,9 @@ def many_runs(
     findings: list[Finding] = []
     best, bound = Separation(0.0, False, 0.0, 0.0, 0.0), 0.0
     try:
-        best = _best(subject, runs, confidence, seed)
+        best = _best(subject, runs, confidence, random_state)
         bound = best.lower_bound
-        for number in repeats(seed)[1:]:
+        for number in repeats(random_state)[1:]:
             if bound > subject.claim.epsilon:
                 bound = min(bound, _best(subject, runs, confidence, number).lower_bound)
     except Exception as error:  # of a method that an audit knows nothing of; the records are synthetic
@@ -85,7 +85,7 @@ def many_runs(
         lower_bound=bound,
         confidence=confidence,
         findings=findings,
-        details={"runs": runs, "seed": seed, "curve": best.to_dict()},
+        details={"runs": runs, "seed": random_state, "curve": best.to_dict()},
     )
 
 
@@ -172,7 +172,7 @@ def one_run(
     canaries: int = 1000,
     guesses: int | None = None,
     confidence: float = 0.95,
-    seed: int = 0,
+    random_state: int = 0,
 ) -> AuditResult:
     """A lower bound on ε from a single training on `canaries` crafted records.
 
@@ -190,7 +190,7 @@ def one_run(
     counts: list[int] = []
     bound = 0.0
     try:
-        for number in repeats(seed):
+        for number in repeats(random_state):
             coins = np.random.default_rng([number, 1]).random(canaries) < 0.5
             counts.append(count_correct(_scores(subject, coins, number), coins, guesses))
             bound = one_run_epsilon(
@@ -207,7 +207,7 @@ def one_run(
         lower_bound=bound,
         confidence=confidence,
         findings=findings,
-        details={"canaries": canaries, "guesses": guesses, "correct": counts, "seed": seed},
+        details={"canaries": canaries, "guesses": guesses, "correct": counts, "seed": random_state},
     )
 
 

@@ -76,11 +76,13 @@ def run(plan: SuitePlan) -> Iterator[AuditResult]:
     for subject in subjects(plan):
         for kind in plan.kinds:
             if kind == "replay":
-                yield replay_neighbors(subject, seed=plan.seed)
+                yield replay_neighbors(subject, random_state=plan.seed)
             elif kind == "many-run":
-                yield many_runs(subject, runs=plan.runs, confidence=plan.confidence, seed=plan.seed)
+                yield many_runs(subject, runs=plan.runs, confidence=plan.confidence, random_state=plan.seed)
             else:
-                yield one_run(subject, canaries=plan.canaries, confidence=plan.confidence, seed=plan.seed)
+                yield one_run(
+                    subject, canaries=plan.canaries, confidence=plan.confidence, random_state=plan.seed
+                )
 
 
 def _can(method: Method, relation: Relation, plan: SuitePlan) -> bool:

@@ -37,7 +37,7 @@ def synthesize(
     frame: pd.DataFrame,
     rows: int,
     *,
-    seed: int,
+    random_state: int,
     target: str | None = None,
     neighbors: int = 5,
     width: float = 0.5,
@@ -49,7 +49,7 @@ def synthesize(
     the result is made of their values.
 
     Args:
-        seed: the same seed and frame give the same rows.
+        random_state: the same number and frame give the same rows.
         target: the column to be predicted. Its classes keep their shares and their rows; a number moves with
             the others. Rows without it are left out.
         neighbors: how many nearby rows a row may take values and differences from.
@@ -57,17 +57,17 @@ def synthesize(
         swap: the probability that a value is copied from a neighbor.
     """
     for name, value, fits in (
-        ("seed", seed, seed >= 0),
+        ("random_state", random_state, random_state >= 0),
         ("neighbors", neighbors, neighbors >= 1),
         ("width", width, width >= 0),
         ("swap", swap, 0 <= swap <= 1),
     ):
         if not fits:
             raise InputError(
-                f"{name} is {value!r}; seed and width are at least 0, neighbors 1, swap in [0, 1]"
+                f"{name} is {value!r}; random_state and width are at least 0, neighbors 1, swap in [0, 1]"
             )
     frame = _checked(frame, rows, target)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(random_state)
     columns = {name: _column(frame[name], name) for name in frame.columns}
     classes = _classes(columns.get(target), len(frame)) if target is not None else np.zeros(len(frame), int)
     near = _neighbors(_coordinates(columns, target), classes, neighbors, rng)

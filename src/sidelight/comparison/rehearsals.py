@@ -266,7 +266,7 @@ class _Plan:
         guide = parts == (test + 1) % PARTS
         test_rows = np.flatnonzero(parts == test)
         source = self.frame[(parts != test) & ~guide]
-        made = synthesize(source, self.rehearsed + SYNTHETIC_TEST_ROWS, seed=seed, target=target)
+        made = synthesize(source, self.rehearsed + SYNTHETIC_TEST_ROWS, random_state=seed, target=target)
         X, y = made[list(self.schema.used)], encode_target(self.schema, made[target])
         n = self.rehearsed
         return Stage(
