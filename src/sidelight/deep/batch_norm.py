@@ -13,8 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sidelight.errors import InputError
 
-__all__ = ["replace_batch_norm"]
-
 _AFTERWARDS = ("drop", "act")  # what timm's BatchNormAct2d does after it has normalized, in this order
 
 

@@ -22,8 +22,6 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 from sidelight.arrays import Array
 from sidelight.problems.datasets import record_count
 
-__all__ = ["code_of", "fingerprints", "structure_of", "without_addresses"]
-
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LONGEST = 2**18  # characters of one thing's text
 _MOST = 10_000  # objects that are looked at; a callable may hold on to anything

@@ -56,21 +56,6 @@ from sidelight.privacy.release import Account, Run
 if TYPE_CHECKING:
     from sidelight.deep.fit import Fit
 
-__all__ = [
-    "Checkpoints",
-    "Journal",
-    "Lease",
-    "RunState",
-    "Writer",
-    "check_writable",
-    "pack",
-    "restore",
-    "run_identity",
-    "sole_run",
-    "state_of",
-    "unpack",
-]  # fmt: skip
-
 _FORMAT = 2
 
 

@@ -26,8 +26,6 @@ from sidelight.problems.flat_parameters import read, train_mode, write
 from sidelight.problems.network_public import HeldOut
 from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps, train_well
 
-__all__ = ["Diagnosis", "diagnose"]
-
 _MOST, _FEWEST = 1024, 32  # records of either kind that are looked at, at most and at least
 _RATE = 2e-3  # of the steps on the way
 

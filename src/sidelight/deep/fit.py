@@ -52,8 +52,6 @@ from sidelight.problems.network_public import outputs_of
 from sidelight.problems.network_ranks import Done, Ranks, Setup, SumQuestion
 from sidelight.problems.public_training import FACTOR
 
-__all__ = ["Fit", "Helper", "scores"]
-
 
 class Fit(Preparation):
     """A training run: the charge, the steps, and the statement of what was spent."""

@@ -29,8 +29,6 @@ from sidelight.privacy.events import FixedSize, Indices, Sampler
 from sidelight.problems.datasets import paired
 from sidelight.problems.network import Batches
 
-__all__ = ["Draws", "GivenBatch", "OwnDraws", "ReturningPersons", "SampledDraws", "as_pair", "check_pair"]
-
 _UNLIKELY = 1e-12  # the chance at which batches are no longer taken for what the sampler draws
 _ORDER = "Each draw is for one step, in the order of the calls of sample()"
 _OWN = "If a sampler of your own draws exactly what the plan says, pass PrivateStep(..., own_sampling=True)"

@@ -35,10 +35,6 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.privacy import accountants
 from sidelight.privacy.events import Relation
 
-__all__ = [
-    "GradientPoint", "RealPlan", "Use", "at_point", "batch_for", "plan_for", "step_size_for",
-]  # fmt: skip
-
 _PARTS = 8  # B is this part of the private records,
 _SMALLEST_BATCH = 512  # or so many; or all of them, if there are no more than twice as many
 _EPOCHS = 20

@@ -21,8 +21,6 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network_public import HeldOut, Score
 
-__all__ = ["MOMENTUM", "Guard", "annealed", "annealed_sgd"]
-
 MOMENTUM = 0.9
 
 _LOOKS = 20  # at held-out records in a run

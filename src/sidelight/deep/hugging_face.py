@@ -46,8 +46,6 @@ except ImportError:
         "PrivateTrainer is a transformers.Trainer: install transformers and accelerate"
     ) from None
 
-__all__ = ["PrivateTrainer"]
-
 _CLIP = 1.0  # max_grad_norm, where nothing is said
 _UNUSED = (  # methods that a script may override, and that private training does not call
     "compute_loss", "training_step", "get_batch_samples", "create_optimizer", "create_scheduler",

@@ -30,8 +30,6 @@ from sidelight.oracles.network.batches import Losses
 from sidelight.privacy.statement import PrivacyStatement
 from sidelight.report.card import card_of
 
-__all__ = ["LabelLoss", "TokenLoss", "label_loss", "loss_of", "next_token_loss", "save_model", "token_loss"]
-
 _CARDS = ("privacy.json", "README.md")
 _IGNORED = -100  # a label that is not asked for: padding, or a word that was not hidden
 

@@ -71,8 +71,6 @@ from sidelight.privacy.statement import PrivacyStatement
 from sidelight.problems.dataset_overlap import rows_in_memory
 from sidelight.problems.public_training import Optimizer, PublicTraining
 
-__all__ = ["PrivateNetClassifier", "PrivateNetRegressor"]
-
 _ROWS = 1024  # predicted at a time
 
 

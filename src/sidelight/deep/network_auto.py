@@ -31,8 +31,6 @@ from sidelight.problems.network import NetworkProblem
 if TYPE_CHECKING:
     from sidelight.deep.prepare import Preparation
 
-__all__ = ["Choice", "by_name", "choose", "real_plan", "recipe_of", "step_size_by_rule"]
-
 Method = Literal["dp_sgd", "only_public"]
 
 

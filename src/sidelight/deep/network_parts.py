@@ -20,15 +20,6 @@ from sidelight.oracles.network.pieces import working
 from sidelight.problems.flat_parameters import write
 from sidelight.problems.network_public import NetworkGuide
 
-__all__ = [
-    "Ensemble",
-    "EnsembleWeights",
-    "LastLayer",
-    "MajorityVote",
-    "MeanLogits",
-    "last_layer_start",
-]  # fmt: skip
-
 Vote: TypeAlias = Literal["mean", "majority"]
 
 

@@ -54,20 +54,6 @@ from sidelight.problems.network import NetworkProblem
 from sidelight.problems.network_public import are_classes
 from sidelight.problems.public_training import is_cross_entropy
 
-__all__ = [
-    "COMPARED",
-    "HALFWAY",
-    "WAY",
-    "PaidChoice",
-    "SideBySide",
-    "between",
-    "crossing",
-    "describe_choice",
-    "planned",
-    "too_coarse",
-    "way_of",
-]  # fmt: skip
-
 COMPARED = "compared_with_start"  # in details and histories
 SHARE = 0.03  # of μ², for one release or for two
 WAY = (0.25, 0.5, 1.0)  # from the start to the result

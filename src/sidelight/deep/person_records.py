@@ -32,16 +32,6 @@ from sidelight.privacy.events import Indices
 from sidelight.problems.datasets import record_count
 from sidelight.problems.isolation import Isolation, record_seed
 
-__all__ = [
-    "Key",
-    "PersonBatches",
-    "batch_of_persons",
-    "distinct_persons",
-    "given_persons",
-    "of_persons",
-    "with_public",
-]
-
 Key: TypeAlias = Callable[[object], object]  # an item of a dataset → the name of the person whose it is
 _UNNAMED = "person"
 

@@ -77,8 +77,6 @@ from sidelight.problems.network_ranks import RANKS_TRUSTED, Ranks, Seeds, refuse
 if TYPE_CHECKING:
     from sidelight.deep.trainer import Trainer
 
-__all__ = ["Preparation", "check_model", "planned_steps", "public_parts", "refuse_linear"]
-
 _HELD_OUT = 0.1  # of the public records, for a method by its name
 _STEP_SIZE = 0.5  # where neither the method nor the user has one
 _ALONE = "an item of the private dataset, as it is collated and augmented, depends on one record alone"

@@ -59,16 +59,6 @@ from sidelight.problems.datasets import (
 from sidelight.problems.isolation import Isolation, owned, record_seed, reseed
 from sidelight.problems.network import Batches
 
-__all__ = [
-    "PlacedRows",
-    "PrivateAugment",
-    "PrivateRecords",
-    "RecordBatches",
-    "digest_of_sample",
-    "repeated",
-    "same_parts",
-]
-
 _TRIED = 64  # records whose usual form is taken to be public, and that there is one
 _PUBLIC = 64  # public records among which the longest is sought
 _PAIRS = 8  # public records with which collate is asked for their order

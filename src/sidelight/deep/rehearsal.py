@@ -32,18 +32,6 @@ from sidelight.problems.flat_parameters import read, write
 from sidelight.problems.network_public import outputs_of
 from sidelight.problems.public_training import PublicTraining
 
-__all__ = [
-    "RateSchedule",
-    "attempted",
-    "refuse_constant",
-    "rehearse",
-    "relative_rates",
-    "sound_optimizer",
-    "sound_scheduler",
-    "try_records",
-    "try_training",
-]
-
 T = TypeVar("T")
 _MOST_TRIED = 20_000  # public records
 _MOST_COMPARED = 32  # public records whose outputs are compared with each other: one block

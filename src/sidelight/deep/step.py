@@ -73,8 +73,6 @@ from sidelight.problems.network_ranks import (
     ranks_of,
 )
 
-__all__ = ["PrivateStep"]
-
 M = TypeVar("M")
 
 _SAMPLED = "every private batch held the {what} that PrivateStep.sample drew for it, out of n_private"

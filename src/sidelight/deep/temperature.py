@@ -22,8 +22,6 @@ from sidelight.oracles.network.network_oracle import NetworkOracle
 from sidelight.problems.datasets import Records
 from sidelight.problems.network_public import are_classes, likeliest_factor, outputs_of
 
-__all__ = ["fold_temperature", "scale_scores", "scales_scores"]
-
 _FEWEST = 32  # held-out records
 _SAME = 1e-3  # of the largest score: whether scores follow the last layer
 

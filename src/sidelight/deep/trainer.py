@@ -76,8 +76,6 @@ from sidelight.problems.network_ranks import Done, Ranks, ranks_of
 from sidelight.problems.public_training import FACTOR, Optimizer, PublicTraining, train_well
 from sidelight.report.notebook import budget_box, budget_line, budget_words
 
-__all__ = ["Trainer"]
-
 _PLAIN = ("only_public", "non_private")  # methods without private steps
 
 Data: TypeAlias = Dataset[object] | tuple[Tensor, Tensor] | Mapping[str, Tensor]

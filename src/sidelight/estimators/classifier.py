@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from sidelight.estimators.model_folder import StoredModel
 
-__all__ = ["PrivateClassifier"]
-
 
 def _has_probabilities(estimator: PrivateClassifier) -> bool:
     """False for a model that an earlier version saved without them."""

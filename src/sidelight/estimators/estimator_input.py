@@ -64,8 +64,6 @@ if TYPE_CHECKING:
 
     from sidelight.data.frames import Frame
 
-__all__ = ["EstimatorInput"]
-
 _FLOATS = [np.float64, np.float32]
 _PROBES = 16  # rows within declared bounds that a public_model is tried on, if no row is public
 

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sidelight.report import Card
     from sidelight.report.card import HasDict
 
-__all__ = ["EstimatorOutput", "labels_in"]
-
 
 class EstimatorOutput:
     """`save`, `load`, `report` and the display of an estimator."""

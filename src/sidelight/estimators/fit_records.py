@@ -36,16 +36,6 @@ from sidelight.privacy.observer import Observer
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "ArrayRecords",
-    "FitRecords",
-    "PublicTable",
-    "SchemaRecords",
-    "persons_in",
-    "some_persons",
-    "with_own",
-]
-
 
 Read: TypeAlias = Callable[[Target, Coordinates, tuple[Observer, ...]], PrivateRows]
 

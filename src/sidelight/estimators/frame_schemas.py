@@ -25,12 +25,6 @@ from sidelight.features.encoders import may_remember
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "DECLARED", "PASS_A_SCHEMA", "check_frame", "encode_frame", "encoders_assumed", "frame_schema",
-    "labeled_rows", "labels_of", "own_model", "public_frame", "read_schema", "table_facts", "target_column",
-    "target_name", "with_target",
-]  # fmt: skip
-
 DECLARED = "the schema was declared without looking at the private records"
 PASS_A_SCHEMA = (
     "Pass X_public and y_public, a public frame with the same columns and its targets, from which types and "

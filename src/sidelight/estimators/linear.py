@@ -58,8 +58,6 @@ from sidelight.report.effects import sample_rows
 if TYPE_CHECKING:
     from sidelight.data.frames import Frame
 
-__all__ = ["PrivateLinear", "PublicPart"]
-
 
 class PublicPart(NamedTuple):
     """What a fit knew of its public rows: the task, what the guide says of them, and their targets."""

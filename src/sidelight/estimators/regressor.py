@@ -25,8 +25,6 @@ from sidelight.methods.task import Fitted, Method
 if TYPE_CHECKING:
     from sidelight.estimators.model_folder import StoredModel
 
-__all__ = ["PrivateRegressor"]
-
 
 @knows_familiar_words
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -20,15 +20,6 @@ from numpy.typing import ArrayLike
 from sidelight.arrays import TableLike
 from sidelight.errors import InputError, NotPrivateWarning, users_line
 
-__all__ = [
-    "ScoreWarning",
-    "memory_around",
-    "refuse_transformed_target",
-    "remember_records",
-    "warn_of_score",
-    "warn_outside_fit",
-]
-
 _SEARCHES = ("sklearn.model_selection._search", "sklearn.model_selection._validation")
 _OTHERS = (
     "sklearn.calibration",

@@ -29,8 +29,6 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.release import BoundedSum
 from sidelight.solvers import reuse
 
-__all__ = ["Constants", "Guide", "LinearProblem", "Problem", "moments_of", "oracle_of"]
-
 
 @dataclass(frozen=True)
 class Constants:

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
     from sidelight.report import Card
 
-__all__ = ["TableModel", "fit_tables"]
-
 
 # ---------------------------------------------------------------------------------------------------
 # what it gives

@@ -36,8 +36,6 @@ from sidelight.scoring import classification_scores, log_interval, regression_sc
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Split", "scores", "split"]
-
 _FEWEST = 50  # public rows; of fewer, none is held out
 _FEWEST_IN_FOLDS = 10
 _MOST_HELD_OUT = 5_000
