@@ -1,7 +1,7 @@
 """Pieces of networks, sound and odd, from (records, time, width) to the same shape.
 
 PLAIN ones treat each record by itself in ways that people write every day: they should be accepted. The
-others use parameters in odd places or select positions, and `hostile_blocks` has more: whatever is made of
+others use parameters in odd places or select positions, and `mistaken_blocks` has more: whatever is made of
 them must be refused, or right.
 """
 

@@ -1,4 +1,4 @@
-"""Random networks for attacks: blocks drawn from a catalog, a way to read them out, and a loss.
+"""Random networks to examine: blocks drawn from a catalog, a way to read them out, and a loss.
 
 A failing example shrinks to the block or the loss that is at fault. Import once torch is there.
 """
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
-from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM, STATEFUL
-from tests.contracts.network_attacks import Subject
+from tests.contracts.mistaken_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM, STATEFUL
 from tests.contracts.network_blocks import ODD, PLAIN, SELECTING, Build, D, InTraining, T
+from tests.contracts.network_outcomes import Subject
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,7 +29,7 @@ class Recipe(NamedTuple):
     public: bool  # whether public rows are there to check with
     training: bool
     single: bool  # precision
-    always: bool  # what is hostile about a block, in evaluation too
+    always: bool  # what is wrong about a block, in evaluation too
 
     def subject(self) -> Subject:
         torch.manual_seed(len(self.blocks))
@@ -205,7 +205,7 @@ def plain_networks() -> st.SearchStrategy[Recipe]:
     return recipes(PLAIN, plain=True)
 
 
-def hostile_networks() -> st.SearchStrategy[Recipe]:
+def mistaken_networks() -> st.SearchStrategy[Recipe]:
     return recipes(PLAIN, HOSTILE, HOSTILE)
 
 

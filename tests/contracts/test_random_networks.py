@@ -4,9 +4,9 @@ import os
 
 import pytest
 from hypothesis import given, settings
-from tests.contracts.hostile_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM
-from tests.contracts.network_attacks import attack
+from tests.contracts.mistaken_blocks import ASLEEP, BACKWARDS, MIXING, RANDOM
 from tests.contracts.network_blocks import PLAIN, SELECTING
+from tests.contracts.network_outcomes import outcome_of
 from tests.contracts.random_networks import (
     CATALOG,
     INPUTS,
@@ -15,7 +15,7 @@ from tests.contracts.random_networks import (
     PLAIN_READINGS,
     READINGS,
     Recipe,
-    hostile_networks,
+    mistaken_networks,
     plain_networks,
     random_networks,
 )
@@ -33,31 +33,31 @@ SIMPLE = Recipe(
 
 
 def assert_safe(recipe: Recipe) -> None:
-    outcome = attack(recipe.subject())
+    outcome = outcome_of(recipe.subject())
     steady = STEADY & {*recipe.blocks, recipe.loss} and outcome.verdict == "consistent"
     assert outcome.safe or steady, str(outcome)
 
 
 @pytest.mark.parametrize("block", [name for name in CATALOG if name not in PLAIN])
-def test_a_hostile_block_is_refused_or_right(block: str) -> None:
+def test_a_mistaken_block_is_refused_or_right(block: str) -> None:
     assert_safe(SIMPLE._replace(blocks=(block,)))
 
 
 @pytest.mark.parametrize("block", [*SELECTING, *MIXING, *ASLEEP, *BACKWARDS])
-def test_a_hostile_block_is_refused_or_right_without_public_rows(block: str) -> None:
+def test_a_mistaken_block_is_refused_or_right_without_public_rows(block: str) -> None:
     assert_safe(SIMPLE._replace(blocks=(block,), public=False, always=True, single=True))
 
 
 @pytest.mark.parametrize("block", [*PLAIN, "dropout module", "dropout", "noise of each"])
 def test_a_plain_block_is_right(block: str) -> None:
-    outcome = attack(SIMPLE._replace(blocks=(block,), single=block not in RANDOM).subject())
+    outcome = outcome_of(SIMPLE._replace(blocks=(block,), single=block not in RANDOM).subject())
     assert outcome.verdict == "right", str(outcome)
 
 
 @pytest.mark.parametrize("public", [True, False], ids=["public rows", "none"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_loss_is_refused_or_right(loss: str, public: bool) -> None:
-    outcome = attack(SIMPLE._replace(loss=loss, public=public).subject())
+    outcome = outcome_of(SIMPLE._replace(loss=loss, public=public).subject())
     steady = loss in STEADY and outcome.verdict == "consistent"
     assert outcome.verdict == "right" if loss in PLAIN_LOSSES else outcome.safe or steady, str(outcome)
 
@@ -65,20 +65,20 @@ def test_a_loss_is_refused_or_right(loss: str, public: bool) -> None:
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("inputs", INPUTS)
 def test_a_way_to_read_out_is_refused_or_right(inputs: str, reading: str) -> None:
-    outcome = attack(SIMPLE._replace(inputs=inputs, reading=reading).subject())
+    outcome = outcome_of(SIMPLE._replace(inputs=inputs, reading=reading).subject())
     assert outcome.verdict == "right" if reading in PLAIN_READINGS else outcome.safe, str(outcome)
 
 
 @settings(max_examples=12 * EXAMPLES)
 @given(plain_networks())
 def test_a_network_of_plain_blocks_is_right(recipe: Recipe) -> None:
-    outcome = attack(recipe.subject())
+    outcome = outcome_of(recipe.subject())
     assert outcome.verdict == "right", str(outcome)
 
 
 @settings(max_examples=30 * EXAMPLES)
-@given(hostile_networks())
-def test_a_network_of_hostile_blocks_is_refused_or_right(recipe: Recipe) -> None:
+@given(mistaken_networks())
+def test_a_network_of_mistaken_blocks_is_refused_or_right(recipe: Recipe) -> None:
     assert_safe(recipe)
 
 

@@ -98,7 +98,7 @@ def test_mixing_that_trial_rows_do_not_show_is_found(what: str, public: bool) ->
     except AssumptionError as refused:
         assert "\n" not in str(refused)
         return
-    for seed in range(20 if "sw" in what or "shuf" in what else 1):
+    for seed in range(20 if "shuf" in what else 1):
         for value in (1e3, 1e9):
             moved = moves(oracle, (X, Y), one_more(value), seed=7919 * seed)
             assert moved <= 1, f"one record moves the sum by {moved:.3g} C"
@@ -337,19 +337,12 @@ class Bare(nn.Module):
 
 
 def test_a_hook_of_a_parameter_sees_no_private_gradient() -> None:
-    """As wandb.watch has them: what they log is kept where nobody looks."""
+    """As wandb.watch has them."""
     seen: list[float] = []
-
-    class Log:
-        __module__ = "wandb.sdk"
-
-        def add(self, gradient: Tensor) -> None:
-            seen.append(float(gradient.norm()))
-
-    model, log = Bare(), Log()
+    model = Bare()
     oracle = NetworkOracle(model, squares, example=rows(8, 2))
     total(oracle, (X, Y))
-    model.w.register_hook(lambda g: log.add(g))  # type: ignore[no-untyped-call]
+    model.w.register_hook(lambda g: seen.append(float(g.norm())))  # type: ignore[no-untyped-call]
     with pytest.raises(AssumptionError, match="hook"):
         total(oracle, (1e3 * X, Y))
     assert max(seen, default=0.0) < 1e3

@@ -5,7 +5,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from tests.contracts.network_attacks import Outcome, Subject, attack, clipped, per_record, sum_of
+from tests.contracts.network_outcomes import Outcome, Subject, clipped, outcome_of, per_record, sum_of
 from tests.models.zoo import Entry
 from torch import nn
 
@@ -65,7 +65,7 @@ def _trained(entry: Entry) -> Outcome:
     subject = Subject(model, entry.loss, records, public, draws=True, reference=_plain(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # libraries warn of tokens that are out of range
-        return attack(subject, copies=8, draws=8)
+        return outcome_of(subject, copies=8, draws=8)
 
 
 def _plain(model: nn.Module) -> nn.Module:

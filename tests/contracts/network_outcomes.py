@@ -1,6 +1,6 @@
-"""Attacks on the clipped sum of any network: is it the sum of per-record gradients, and of those alone?
+"""What comes of the clipped sum of any network: is it the sum of per-record gradients, and of those alone?
 
-An attack runs in two ways. A network that draws no random numbers is compared with float64 gradients of each
+It is asked in two ways. A network that draws no random numbers is compared with float64 gradients of each
 record alone, at many batch sizes, and with neighbors. One that does is asked for the sum of many copies of
 one record: if contributions are independent, variances add up; if copies share a draw, so do deviations.
 Import once torch is there.
@@ -85,7 +85,7 @@ def sum_of(oracle: NetworkOracle, batch: Batch, bound: float, seed: int = 0) -> 
     return value.detach().double()
 
 
-def attack(subject: Subject, *, copies: int = 12, draws: int = 8) -> Outcome:
+def outcome_of(subject: Subject, *, copies: int = 12, draws: int = 8) -> Outcome:
     """What comes of this network: refused by a check of public rows, or right whatever the records are.
 
     Where random numbers are drawn: `copies` of a record are added up, `draws` times.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tests.contracts.network_attacks import Subject
+from tests.contracts.network_outcomes import Subject
 from tests.contracts.random_networks import CLASSES
 from torch import Tensor, nn
 from torch.nn import functional
