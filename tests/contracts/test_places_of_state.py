@@ -217,7 +217,7 @@ def test_an_iterator_within_reach_is_refused_by_name(held: Any) -> None:
 
 
 def test_more_things_than_can_be_compared_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "_MOST", 400)
+    monkeypatch.setattr(state, "_MAX_OBJECTS", 400)
     model = Keeper([[i] for i in range(1000)], lambda h, v: None)
     with pytest.raises(AssumptionError, match="400 objects"):
         NetworkOracle(model, squares).check((X, Y))

@@ -439,7 +439,7 @@ def test_whatever_a_dataset_holds_in_the_place_of_a_record_is_left_out_without_a
     monkeypatch: pytest.MonkeyPatch, name: str, augment: Any
 ) -> None:
     """What it holds is searched for what could carry records; of a record itself nothing is refused."""
-    monkeypatch.setattr(state, "_MOST", 20_000)
+    monkeypatch.setattr(state, "_MAX_OBJECTS", 20_000)
     items = list(zip(X, Y, strict=True))
     found = private_sum(monkeypatch, Listed([*items, (HELD[name](), Y[0])]), augment=augment)
     assert moved(found, private_sum(monkeypatch, Listed(items), augment=augment)) <= 1e-4

@@ -50,7 +50,7 @@ def test_no_method_by_its_name_is_refused_or_at_chance(
     method: str, architecture: str, images: Digits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table of `experiments.networks_auto.by_name`, in small; 0.1 is chance."""
-    monkeypatch.setattr(public_training, "_FEWEST", 10_000)  # records, so that the first guess is taken
+    monkeypatch.setattr(public_training, "_MIN_PUBLIC_RECORDS", 10_000)  # so that the first guess is taken
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found, trainer = accuracy(architecture, method, images, epsilon=16)

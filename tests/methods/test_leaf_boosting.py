@@ -223,7 +223,7 @@ def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
     elif fault == "no root of K":
         monkeypatch.setattr(leaf_sums, "_factor", lambda relation: 2 / np.sqrt(8))
     else:
-        monkeypatch.setattr(leaf_sums, "_SHORT", 1e6)
+        monkeypatch.setattr(leaf_sums, "_BOUND_SHARE", 1e6)
     tape = replay.record(ALWAYS, first.task(REPLACE))
     replays = [replay.record(ALWAYS, other.task(REPLACE), like=tape) for other in others]
     seen = "depend on a record|leaves changed" if fault == "private counts" else "moved a private sum"

@@ -169,7 +169,7 @@ def test_what_frees_most_goes_into_a_long_sum_first(monkeypatch: pytest.MonkeyPa
     order.clear()
     found = private_sum(oracle, batch, Flat(0.1))
     assert order[-1] == model[0].weight.shape  # which frees least, and is the last that arrives
-    monkeypatch.setattr(flat, "_LONG", 2**40)
+    monkeypatch.setattr(flat, "_LAZY_NUMBERS", 2**40)
     order.clear()
     assert torch.equal(private_sum(oracle, batch, Flat(0.1)), found)  # whatever the order
     assert order[-1] != model[0].weight.shape

@@ -34,7 +34,7 @@ from sidelight.privacy.noise import Noise
 from sidelight.privacy.noise_checks import least_multiplier, least_scale
 from sidelight.privacy.open_accounts import certificate_of
 
-_FEW = 3  # releases of a kind that are repeated many times
+_REPEATED_RELEASES = 3  # releases of a kind that are repeated many times
 _RELEASES = 100  # how often, if it is a sum with noise
 _SUMS = ("release", "release_on_grid", "release_correlated")
 
@@ -163,7 +163,7 @@ def _extremes(subject: Subject, seed: int, runs: int, details: Json) -> list[Fin
     tape, outcome = record(subject, base, seed=seed)
     findings = _compared(subject, seed, details, tape, outcome, [other])
     checked = details.setdefault("releases_repeated", {})
-    for call in tape.calls[:_FEW]:
+    for call in tape.calls[:_REPEATED_RELEASES]:
         if call.kind == "release":
             findings += noise_is_drawn(call, _outputs(call, _RELEASES, seed=seed))
     if any(call.kind not in _SUMS for call in tape.calls):
@@ -190,7 +190,7 @@ def _other_releases(
         pair for pair in zip(replays[0].calls, replays[1].calls, strict=False) if pair[0].kind not in _SUMS
     ]
     findings: list[Finding] = []
-    for mine, theirs in pairs[:_FEW]:
+    for mine, theirs in pairs[:_REPEATED_RELEASES]:
         checked[mine.kind] = checked.get(mine.kind, 0) + 1
         outcome = _passed_often(mine, theirs, subject.claim, runs, seed)
         if outcome.refuted:

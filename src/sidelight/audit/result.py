@@ -149,7 +149,7 @@ class AuditResult:
 # from counts and scores to a lower bound on ε
 
 
-_LARGEST = 60.0  # no audit proves more
+_MAX_PROVEN_EPSILON = 60.0  # no audit proves more
 
 
 def lower_rate(successes: int, trials: int, significance: float) -> float:
@@ -171,7 +171,7 @@ def rates_epsilon(detected: float, false_alarms: float, delta: float) -> float:
     """
     alarm = _log_ratio(detected - delta, false_alarms)
     silence = _log_ratio(1 - false_alarms - delta, 1 - detected)
-    return min(max(0.0, alarm, silence), _LARGEST)
+    return min(max(0.0, alarm, silence), _MAX_PROVEN_EPSILON)
 
 
 def _log_ratio(above: float, below: float) -> float:
@@ -214,7 +214,7 @@ def one_run_epsilon(
     # The p-value need not be monotone through its second term: the bound ends where it first fails.
     step = 0.05
     end = 0.0
-    while end < _LARGEST and refuted(end):
+    while end < _MAX_PROVEN_EPSILON and refuted(end):
         end += step
     return 0.0 if end == 0 else bisect(refuted, end - step, end)
 

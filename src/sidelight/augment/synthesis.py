@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Places = NDArray[np.intp]
 Values: TypeAlias = "Array | pd.api.extensions.ExtensionArray"  # of a column that is made
 
-_FEW = 10  # numbers with at most so many different values are categories
+_MAX_CATEGORY_VALUES = 10  # numbers with at most so many different values are categories
 _MOST_CANDIDATES = 2_000  # neighbors are looked for among so many rows of a class
 _MOST_CATEGORIES = 20  # of a column, that count in distances; the others are alike
 _EXACT = 2.0**53  # whole numbers from here on are names of something, and not exact as floats
@@ -149,7 +149,7 @@ def _column(series: pd.Series, name: str) -> _Category | _Number:
         distinct = series.nunique()
     except TypeError:
         raise InputError(f"column {name!r} holds lists or other things that are not single values") from None
-    if not number or distinct <= min(_FEW, series.notna().sum() // 2):
+    if not number or distinct <= min(_MAX_CATEGORY_VALUES, series.notna().sum() // 2):
         return _Category(series)
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     if np.isinf(values).any():

@@ -23,8 +23,8 @@ from sidelight.arrays import Array
 from sidelight.problems.datasets import record_count
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_LONGEST = 2**18  # characters of one thing's text
-_MOST = 10_000  # objects that are looked at; a callable may hold on to anything
+_MAX_CHARACTERS = 2**18  # characters of one thing's text
+_MAX_OBJECTS = 10_000  # objects that are looked at; a callable may hold on to anything
 
 
 def without_addresses(value: object) -> str:
@@ -91,14 +91,14 @@ class _Reader:
         deep, as that of transformers is, there would be gigabytes.
         """
         text = self._read(thing)
-        if len(text) <= _LONGEST:
+        if len(text) <= _MAX_CHARACTERS:
             return text
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
     def _read(self, thing: object) -> str:
         if isinstance(thing, _PLAIN):
             return repr(thing)
-        if id(thing) in self._seen or len(self._seen) > _MOST:
+        if id(thing) in self._seen or len(self._seen) > _MAX_OBJECTS:
             return "again"
         self._seen[id(thing)] = thing
         match thing:

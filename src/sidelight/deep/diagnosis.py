@@ -26,7 +26,7 @@ from sidelight.problems.flat_parameters import read, train_mode, write
 from sidelight.problems.network_public import HeldOut
 from sidelight.problems.public_training import PublicTraining, one_cycle, plain_steps, train_well
 
-_MOST, _FEWEST = 1024, 32  # records of either kind that are looked at, at most and at least
+_MAX_RECORDS, _MIN_RECORDS = 1024, 32  # records of either kind that are looked at, at most and at least
 _RATE = 2e-3  # of the steps on the way
 
 
@@ -157,8 +157,10 @@ def diagnose(
     kind_of("loading", loading, Loading)
     callable_or_none("public_augment", public_augment)
     dataset = as_dataset(public)
-    if (size := record_count(dataset)) < 2 * _FEWEST:
-        raise InputError(f"a diagnosis splits the public records in two, and needs {2 * _FEWEST}; got {size}")
+    if (size := record_count(dataset)) < 2 * _MIN_RECORDS:
+        raise InputError(
+            f"a diagnosis splits the public records in two, and needs {2 * _MIN_RECORDS}; got {size}"
+        )
     oracle = NetworkOracle(model, per_example(loss))
     plan = plan_for(
         n, oracle.dimension, epsilon=epsilon, delta=delta_of(delta, n, None), batch=expected_batch_size,
@@ -193,7 +195,7 @@ def _halves(
     half = len(order) // 2
     learn, stand_ins = (
         Records(Subset(dataset, some), loading, oracle.parameters[0].device)
-        for some in (order[:half], order[half:][:_MOST])
+        for some in (order[:half], order[half:][:_MAX_RECORDS])
     )
     return learn, stand_ins
 
@@ -207,7 +209,7 @@ def _points(
 ) -> tuple[GradientPoint, ...]:
     learn, others = parts
     stand_ins = others.fetch(np.arange(len(others)))
-    inputs, targets = learn.fetch(np.arange(min(len(learn), _MOST)))
+    inputs, targets = learn.fetch(np.arange(min(len(learn), _MAX_RECORDS)))
     found = list[GradientPoint]()
 
     def look(where: str) -> None:

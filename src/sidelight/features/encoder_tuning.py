@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 RATES = (1e-4, 2e-4)
-_FEWEST = 20  # texts
+_MIN_TEXTS = 20  # texts
 _APART = 5  # one text in so many chooses the step size
 _POOLING = "1_Pooling"
 
@@ -147,10 +147,10 @@ def _classes(
     if missing:
         raise InputError(f"{missing:,} public labels are missing; leave these texts out")
     names = sorted(set(named))
-    if len(texts) < _FEWEST or len(names) < 2 or len(names) > len(texts) // 2:
+    if len(texts) < _MIN_TEXTS or len(names) < 2 or len(names) > len(texts) // 2:
         raise InputError(
             f"{len(texts):,} public texts of {len(names):,} classes: to tune an encoder needs at least "
-            f"{_FEWEST} texts and two classes, with two texts per class on average"
+            f"{_MIN_TEXTS} texts and two classes, with two texts per class on average"
         )
     place = {name: number for number, name in enumerate(names)}
     return names, np.array([place[name] for name in named], dtype=np.int64)

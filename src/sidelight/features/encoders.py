@@ -42,7 +42,7 @@ from sidelight.files import digest
 Rows = NDArray[np.float32]
 
 MOST_CHARACTERS = 20_000
-_BLOCK = 8_192  # texts that an encoder is given at once: a bound on memory
+_BLOCK_TEXTS = 8_192  # texts that an encoder is given at once: a bound on memory
 _PROBES = ("a public text", "another one, which is a little longer than the first", "x", "a public text")
 
 
@@ -269,8 +269,8 @@ def encode_texts(encoder: Encoder, texts: Sequence[str | None]) -> Rows:
             out[place] = row
         elif text is not None:
             unknown.append(place)
-    for start in range(0, len(unknown), _BLOCK):
-        places = unknown[start : start + _BLOCK]
+    for start in range(0, len(unknown), _BLOCK_TEXTS):
+        places = unknown[start : start + _BLOCK_TEXTS]
         out[places] = _bounded(_encoded(encoder, [_clean(texts[place] or "") for place in places]))
     return out
 

@@ -25,8 +25,8 @@ from sidelight.features.patches import PatchFeatures
 from sidelight.files import digest
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM")
-_MOST_BYTES, _MOST_PIXELS = 1 << 26, 50_000_000
-_BLOCK = 32
+_MAX_BYTES, _MAX_PIXELS = 1 << 26, 50_000_000
+_BLOCK_IMAGES = 32
 
 
 class ImageEncoder:
@@ -46,7 +46,7 @@ class ImageEncoder:
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """32 images at a time, or one, if their places in a block changed a rounding."""
-        size = _BLOCK if self._alike else 1
+        size = _BLOCK_IMAGES if self._alike else 1
         shape: tuple[int, ...] = self._features.image_shape_
         rows = [np.zeros((0, self.dimension), dtype=np.float32)]
         for start in range(0, len(texts), size):
@@ -59,7 +59,7 @@ class ImageEncoder:
         """Tried on one made-up image, 32 times."""
         shape: tuple[int, ...] = self._features.image_shape_
         probe = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-        rows = self._features.transform(np.repeat(probe[None], _BLOCK, axis=0))
+        rows = self._features.transform(np.repeat(probe[None], _BLOCK_IMAGES, axis=0))
         return bool((rows == rows[:1]).all())
 
 
@@ -72,10 +72,10 @@ def _read_image(path: str | os.PathLike[str], shape: tuple[int, ...]) -> Array |
     from PIL import Image
 
     # A file of no bytes may be one of the kernel's that never ends.
-    if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= _MOST_BYTES:
+    if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= _MAX_BYTES:
         return None
     with Image.open(path, formats=_FORMATS) as image:
-        if image.width * image.height > _MOST_PIXELS:
+        if image.width * image.height > _MAX_PIXELS:
             return None
         mode = "L" if shape[2] == 1 else "RGB"
         small = image.convert(mode).resize((shape[1], shape[0]), Image.Resampling.BILINEAR)

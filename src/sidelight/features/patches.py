@@ -49,7 +49,7 @@ from sidelight.features.patch_layers import (
 Images = Array | Sequence[Array]
 FILE = "features.safetensors"
 _KIND = "sidelight patch features"
-_BLOCK = 32  # images at a time; a constant, so that results do not depend on how many there are
+_BLOCK_IMAGES = 32  # images at a time; a constant, so that results do not depend on how many there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,14 +159,14 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         low, high = float(public.min()), float(public.max())
         images = _scaled(public, low, high)
         layers = {"first": self._layer(images, 0, generator)}
-        maps = torch.cat([self._maps(layers, some) for some in torch.split(images, _BLOCK)])
+        maps = torch.cat([self._maps(layers, some) for some in torch.split(images, _BLOCK_IMAGES)])
         layers["second"] = self._layer(maps, 1, generator)
         del maps
         if self._direct:
             layers["direct"] = self._layer(images, 2, generator)
         copies = [images, *(_shifted(images, generator) for _ in range(self.shifts))]
         encode = self._cells(layers)
-        cells = torch.cat([encode(some) for each in copies for some in torch.split(each, _BLOCK)])
+        cells = torch.cat([encode(some) for each in copies for some in torch.split(each, _BLOCK_IMAGES)])
         similarity, components = self._compared(cells)
         self._keep(_Learned(tuple(public.shape[1:]), low, high, layers, similarity, components))
         return self
@@ -177,7 +177,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if self.kernel is None:
             return None, learn_components(cells, count=count, ridge=self.whitening)
         similarity = learn_similarity(cells, width=self.kernel, dtype=self._type)
-        similarities = torch.cat([similarity(some) for some in torch.split(cells, _BLOCK)])
+        similarities = torch.cat([similarity(some) for some in torch.split(cells, _BLOCK_IMAGES)])
         return similarity, learn_kernel_components(similarities, count=count, ridge=self.whitening)
 
     def _keep(self, learned: _Learned) -> None:
@@ -239,7 +239,7 @@ class PatchFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         for start, block, good in _blocks(X, learned):
             rows = self._rows(learned, encode(block))
             rows = torch.where(good & rows.isfinite().all(dim=1, keepdim=True), rows, 0.0)
-            out[start : start + _BLOCK] = rows[: len(out) - start].numpy()
+            out[start : start + _BLOCK_IMAGES] = rows[: len(out) - start].numpy()
         return out
 
     def _rows(self, learned: _Learned, cells: Tensor) -> Tensor:
@@ -408,10 +408,10 @@ def _batch(X: Images, shape: tuple[int, ...]) -> Images:
 
 def _blocks(X: Images, learned: _Learned) -> Iterator[tuple[int, Tensor, Tensor]]:
     """Where a block starts, its 32 images (zeros behind the last), and which of them can be read."""
-    for start in range(0, len(X), _BLOCK):
-        block = np.full((_BLOCK, *learned.shape), learned.low, dtype=np.float32)
-        good = np.zeros((_BLOCK, 1), dtype=np.bool_)
-        for place, image in enumerate(X[start : start + _BLOCK]):
+    for start in range(0, len(X), _BLOCK_IMAGES):
+        block = np.full((_BLOCK_IMAGES, *learned.shape), learned.low, dtype=np.float32)
+        good = np.zeros((_BLOCK_IMAGES, 1), dtype=np.bool_)
+        for place, image in enumerate(X[start : start + _BLOCK_IMAGES]):
             pixels = _pixels(image, learned)
             if pixels is not None:
                 block[place], good[place] = pixels, True

@@ -118,11 +118,11 @@ def _bases(dataset: object, seen: set[int]) -> Iterator[Hashable]:
     if "_data" in kept and "_indices" in kept:  # parts of a Hugging Face dataset share its table
         yield id(kept["_data"])
     for value in kept.values():
-        for one in value if isinstance(value, list | tuple) and len(value) < _MOST else (value,):
+        for one in value if isinstance(value, list | tuple) and len(value) < _MAX_ENTRIES else (value,):
             if isinstance(one, Subset | ConcatDataset | TensorDataset | NamedRows):
                 yield from (base for part in _parts(one, seen=seen) for base in part.bases)
             elif isinstance(one, Dataset):
                 yield from _bases(one, seen)
 
 
-_MOST = 1000  # entries of a list that are looked through for datasets
+_MAX_ENTRIES = 1000  # entries of a list that are looked through for datasets

@@ -39,7 +39,7 @@ RANKS_TRUSTED = (
     "the ranks and the network between them are trusted with the private records, as this machine is"
 )
 _PATIENCE = timedelta(days=7)  # for the work of rank 0 on public records before the first step
-_USUAL = timedelta(minutes=30)
+_DEFAULT_TIMEOUT = timedelta(minutes=30)
 _KEPT = "What was charged stays charged; fit(..., resume=True) continues where there are checkpoints"
 
 
@@ -344,8 +344,8 @@ def _timeout() -> timedelta:
         group: Any = dist.group.WORLD
         found = group._get_backend(torch.device("cpu")).options._timeout
     except (AttributeError, RuntimeError):
-        return _USUAL
-    return found if isinstance(found, timedelta) else _USUAL
+        return _DEFAULT_TIMEOUT
+    return found if isinstance(found, timedelta) else _DEFAULT_TIMEOUT
 
 
 def _said(error: BaseException) -> _Failed:

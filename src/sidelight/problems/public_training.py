@@ -46,7 +46,7 @@ Pull: TypeAlias = tuple[Tensor, float]  # (w₀, λ) adds λ‖w − w₀‖² t
 FACTOR = "factor_of_scores"  # in what was chosen: under which unseen public records are likeliest
 _AWAY = 2**40  # steps of plain training draw other batches than private steps do
 _FOLDS = 3
-_FEWEST = 30  # public records, without which nothing is chosen
+_MIN_PUBLIC_RECORDS = 30  # public records, without which nothing is chosen
 _FEWEST_BATCHES = 8  # of an epoch: fewer records than 8 batches make smaller ones
 _FEWEST_STEPS, _MOST_STEPS = 100, 6000
 _AUGMENTED = 3  # times as many epochs where every batch is made anew by augmentation
@@ -251,7 +251,7 @@ class _Race:
     def won(self) -> CycleSetting:
         """The setting to train with; the model is left as it was."""
         best = CycleSetting()
-        if len(self.records) < _FEWEST:
+        if len(self.records) < _MIN_PUBLIC_RECORDS:
             return best
         began = time.process_time()
         self._run(best)

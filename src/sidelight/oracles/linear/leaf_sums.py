@@ -29,7 +29,7 @@ from sidelight.losses import Loss
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-_SHORT = 1 - 64 * float(np.finfo(np.float64).eps)  # clipped vectors end a few ulp below their bound
+_BOUND_SHARE = 1 - 64 * float(np.finfo(np.float64).eps)  # clipped vectors end a few ulp below their bound
 _numbers = itertools.count()
 
 
@@ -187,7 +187,7 @@ def _slopes(subject: _Subject, state: _State, block: slice) -> Floats:
     share = state.held.share[block]
     slopes = _slope(subject.loss, state.line[block] + state.trees[block], state.held.y[block])
     lengths = np.abs(slopes[:, 0]) if slopes.shape[1] == 1 else np.sqrt((slopes**2).sum(axis=1))
-    bound = subject.clip * _SHORT
+    bound = subject.clip * _BOUND_SHARE
     factors = share * np.minimum(1.0, bound / np.maximum(lengths, bound))
     unusable: Mask = ~np.isfinite(lengths) | (share == 0)
     slopes[unusable], factors[unusable] = 0, 0

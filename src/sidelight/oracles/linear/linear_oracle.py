@@ -40,7 +40,7 @@ from sidelight.oracles.linear.row_sums import Block, RowReader, RowSums, weights
 from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
-_HUGE = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows
+_MAX_WEIGHT = 1e100  # of weights: with rows of bounded norm, nothing up to here overflows
 
 
 class LinearOracle:
@@ -107,7 +107,7 @@ class LinearOracle:
         is decided by the weights: looking for an overflow would let one record choose the path of all.
         """
         flat = getattr(clip, "flat", False)
-        if not flat or self.loss.lipschitz is None or not np.abs(weights).max() < _HUGE:
+        if not flat or self.loss.lipschitz is None or not np.abs(weights).max() < _MAX_WEIGHT:
             return False
         if self._unit is not None:
             return metric is self._unit and self.loss.lipschitz <= clip.bound

@@ -259,18 +259,18 @@ def ignored_scales(columns: int) -> Floats:
 # the diagonal of the matrix and of s²/2 elsewhere.
 
 
-_MOST = 4096  # features of which a matrix is written out: 128 MB
-_SHORT = 1 - 64 * float(
+_MAX_FEATURES = 4096  # features of which a matrix is written out: 128 MB
+_BOUND_SHARE = 1 - 64 * float(
     np.finfo(np.float64).eps
 )  # a sum ends a few ulp below its bound, as a clipped one does
 
 
 def check_features(p: int, *, method: str) -> None:
     """Refuse more features than a matrix is written out for; p is public."""
-    if p > _MOST:
+    if p > _MAX_FEATURES:
         raise AssumptionError(
-            f"{method} writes out a matrix of {p} × {p} numbers, and {_MOST} features are the most it does. "
-            "Use dp_sgd or objective_perturbation, or fewer features"
+            f"{method} writes out a matrix of {p} × {p} numbers, and {_MAX_FEATURES} features are the most "
+            "it does. Use dp_sgd or objective_perturbation, or fewer features"
         )
 
 
@@ -357,7 +357,7 @@ class MomentOracle:
             for block in self._reader.blocks():
                 curvatures = self._curvatures(block, weights)
                 total += weighted_gram(block.X, curvatures)
-        return np.asarray((total + total.T) * (_SHORT / 2))
+        return np.asarray((total + total.T) * (_BOUND_SHARE / 2))
 
     def _curvatures(self, block: Block, weights: Floats | None) -> Floats:
         """c_i: within its bound whatever the loss computes, and 0 for what is not a number."""

@@ -89,8 +89,8 @@ _READABLE = {
     "index_put_": "rows that a mask selects",
     "nonzero": "rows that a mask selects",
 }
-FEW = 8  # records of the examination; for more, what it found is looked for in passes of that size
-FEWER = 3  # records of passes that are compared with those of the examination
+EXAMINED_RECORDS = 8  # for larger passes, what was found with so many is looked for in passes of that size
+COMPARED_RECORDS = 3  # of passes that are compared with those of the examination
 
 
 def refuse(model: nn.Module) -> None:
@@ -150,8 +150,8 @@ def _examine(model: nn.Module, loss: Losses, rows: Batch, records: int, known: R
     with untouched(model), eagerly(), settled_norms(model), without_gradients(model):
         trial = ModelTrial(model, loss, rows, whole, CodeState(model, loss, copies=True))
         try:
-            if known is None and records > 2 * FEW:
-                known = _examined(replace(trial, whole=cycled(rows, FEW)))
+            if known is None and records > 2 * EXAMINED_RECORDS:
+                known = _examined(replace(trial, whole=cycled(rows, EXAMINED_RECORDS)))
                 trial.before.restore()
             if known is not None and _holds(trial, known):
                 return known
@@ -282,7 +282,7 @@ def _same_as_alone(trial: ModelTrial, alone: Alone) -> None:
     if any(one is None for one in rest):
         raise AssumptionError(MIXED)
     values = [row.loss for row in alone] + [float(one) for one in rest if one is not None]
-    few = take(rows, slice(0, FEWER))
+    few = take(rows, slice(0, COMPARED_RECORDS))
     for batch, shift in ((few, 0), (trial.whole, 0), (_shifted(trial.whole), 1)):
         losses = trial.one_a_row(batch)
         count = row_count(batch)
@@ -435,7 +435,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
     if seen is None or seen.decisions:
         name = seen.decisions[0] if seen else "of records"
         return f"it decides by values ({_READABLE.get(name.split()[0], name)})"
-    many, few = trial.count, FEWER if trial.count != FEWER else 2
+    many, few = trial.count, COMPARED_RECORDS if trial.count != COMPARED_RECORDS else 2
     other = watched(cycled(trial.rows, few))
     if not _in_proportion(seen.draws, other.draws, many, few):
         return "it draws random numbers for several records at once"

@@ -25,10 +25,10 @@ from sidelight.clipping import Clip
 from sidelight.errors import InputError
 from sidelight.oracles.network.pieces import ClipCenter, Piece, Squares, plain_products
 
-_SHORTEST = 2.0**-30  # of the origin's length: no norm is taken to be less
-_MANY = 8192  # records in a sum that is added up in float64, pass by pass
-_LONG = 2**18  # numbers of a vector whose memory is worth a thought
-_ALIGNED = 64  # bytes
+_MIN_NORM_SHARE = 2.0**-30  # of the origin's length: no norm is taken to be less
+_FLOAT64_RECORDS = 8192  # records in a sum that is added up in float64, pass by pass
+_LAZY_NUMBERS = 2**18  # numbers of a vector whose memory is worth a thought
+_ALIGNMENT_BYTES = 64  # bytes
 
 
 def trainable(model: nn.Module) -> list[nn.Parameter]:
@@ -170,12 +170,12 @@ def fresh_zeros(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
     So the sum of a pass grows while the pieces that are in it are freed.
     """
-    if device.type != "cpu" or size < _LONG or dtype not in (torch.float32, torch.float64):
+    if device.type != "cpu" or size < _LAZY_NUMBERS or dtype not in (torch.float32, torch.float64):
         return torch.zeros(size, dtype=dtype, device=device)
     kind = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
     # NumPy asks for memory of zeros, where PyTorch writes them; and it is to begin as PyTorch's does.
-    memory = np.zeros(size * kind.itemsize + _ALIGNED, dtype=np.uint8)
-    start = -memory.ctypes.data % _ALIGNED
+    memory = np.zeros(size * kind.itemsize + _ALIGNMENT_BYTES, dtype=np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT_BYTES
     return torch.from_numpy(memory[start : start + size * kind.itemsize].view(kind))
 
 
@@ -205,13 +205,13 @@ class ClippedSumRule(Protocol):
 
 
 def _loses_digits(dtype: torch.dtype, clip: Clip, length: float) -> bool:
-    """Whether a sum of up to `_MANY` records around an origin of this length is to be taken in float64 (see
-    `ScaledNorms`). How many there are is private, and is not asked."""
+    """Whether a sum of up to `_FLOAT64_RECORDS` records around an origin of this length is to be taken in
+    float64 (see `ScaledNorms`). How many there are is private, and is not asked."""
     if not length:
         return False
-    # The largest factor is that of a record at the origin, whose norm is `_SHORTEST` of the origin's length.
-    largest = float(_factors_of(clip, np.array([_SHORTEST * length]))[0])
-    return torch.finfo(dtype).eps * _MANY * largest * length > 0.01 * clip.bound
+    # The largest factor is that of a record at the origin, whose norm is `_MIN_NORM_SHARE` of its length.
+    largest = float(_factors_of(clip, np.array([_MIN_NORM_SHARE * length]))[0])
+    return torch.finfo(dtype).eps * _FLOAT64_RECORDS * largest * length > 0.01 * clip.bound
 
 
 def _factors_of(clip: Clip, norms: Floats) -> Floats:
@@ -243,10 +243,10 @@ class ScaledNorms:
         afterwards: before, it may overflow. And the sums of many passes are added up in float64: where a
         pass ends decides how each is rounded, and one record in front moves all of those ends."""
         shrunk = self.scale is not None and float(self.scale.abs().min()) < 1e-30 * max(1.0, clip.bound)
-        many = records > _MANY and self.length > 0
+        many = records > _FLOAT64_RECORDS and self.length > 0
         wide = shrunk or many or _loses_digits(self.layout.dtype, clip, self.length)
         terms = torch.float64 if wide else self.layout.dtype
-        dtype = torch.float64 if records > _MANY else terms
+        dtype = torch.float64 if records > _FLOAT64_RECORDS else terms
         return RunningSum(self.layout.dimension, dtype, self.layout.device, terms=terms)
 
     def finished(self, total: RunningSum) -> Tensor:
@@ -288,7 +288,7 @@ class _Norms:
         around = self._question.around.items()
         silent = sum(a.length**2 for p, a in around if p not in self._received)
         # So c_i·o stays below 2³⁰ C, also for a record at the origin: float64 holds Σ c_i(g_i − o) well.
-        return Squares(value + silent, slack + (_SHORTEST * length) ** 2)
+        return Squares(value + silent, slack + (_MIN_NORM_SHARE * length) ** 2)
 
     def silence(self, records: Tensor) -> None:
         for _, piece in self._pieces:
@@ -298,7 +298,7 @@ class _Norms:
         same = total.dtype == total.terms
         value = total.value if same else fresh_zeros(total.size, total.terms, total.device)
         parts = self._question.layout.parts(value)
-        if total.size >= _LONG:  # first those that free more than the sum grows by
+        if total.size >= _LAZY_NUMBERS:  # first those that free more than the sum grows by
             self._pieces.sort(key=lambda one: one[1].count * one[1].held - one[1].size)
         while self._pieces:  # each is freed once it is in the sum
             parameter, piece = self._pieces.pop()

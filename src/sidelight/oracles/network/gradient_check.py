@@ -49,7 +49,7 @@ MIXED = (
     "of sidelight.deep), and keep no statistics of batches"
 )
 NOT_BY_LAYER = "its gradients cannot be told apart by layer"
-_ROWS_ALONE, _FEW = 2, 3
+_LONE_ROWS, _COMPARED_ROWS = 2, 3
 
 
 class RowAlone(NamedTuple):
@@ -65,7 +65,7 @@ Alone: TypeAlias = list[RowAlone]
 
 def each_alone(trial: ModelTrial) -> Alone:
     """Some rows, each by itself."""
-    some = [take(trial.rows, slice(i, i + 1)) for i in range(min(_ROWS_ALONE, row_count(trial.rows)))]
+    some = [take(trial.rows, slice(i, i + 1)) for i in range(min(_LONE_ROWS, row_count(trial.rows)))]
     try:
         found = [_row_alone(trial, row) for row in some]
     except SidelightError:
@@ -129,9 +129,9 @@ def wrong_gradients(trial: ModelTrial, wiring: Wiring, alone: Alone | None) -> s
     """
     try:
         watched = watched_modules(trial.model, wiring)
-        few = copied(cycled(trial.whole, _FEW))
+        few = copied(cycled(trial.whole, _COMPARED_ROWS))
         with from_seed(trial.model):
-            if used_outside_modules(trial.model, trial.loss, few, watched, _FEW):
+            if used_outside_modules(trial.model, trial.loss, few, watched, _COMPARED_ROWS):
                 return "it uses a weight outside of the layer that holds it"
         with quiet(trial.model):
             if wiring.expanded and not _same_losses(trial, wiring):
@@ -240,7 +240,10 @@ def possible_wirings(trial: ModelTrial) -> tuple[list[Wiring], str]:
     model = trial.model
     try:
         with quiet(model):
-            one, few = _calls(model, take(trial.whole, slice(0, 1))), _calls(model, cycled(trial.whole, _FEW))
+            one, few = (
+                _calls(model, take(trial.whole, slice(0, 1))),
+                _calls(model, cycled(trial.whole, _COMPARED_ROWS)),
+            )
         batched = {module: _rows_of_one(module, one.get(module, []), few[module]) for module in few}
     except SidelightError as error:
         return [], str(error).split(". ")[0]
@@ -314,9 +317,9 @@ def _rows_of_one(module: nn.Module, one: list[_Call], few: list[_Call]) -> tuple
 def _row_count(one: torch.Size, few: torch.Size) -> int:
     if one == few:
         return 0
-    if few[1:] == one[1:] and few[0] == _FEW * one[0]:
+    if few[1:] == one[1:] and few[0] == _COMPARED_ROWS * one[0]:
         return one[0]
-    if one[1:2] == (1,) and few == (one[0], _FEW, *one[2:]):
+    if one[1:2] == (1,) and few == (one[0], _COMPARED_ROWS, *one[2:]):
         return -1
     raise AssumptionError("a layer's input must have the records in its first or second dimension")
 

@@ -24,7 +24,7 @@ from sidelight.oracles.network.pieces import CHUNK, Piece, Rows, chunks
 from sidelight.oracles.network.snapshots import SIMPLE
 
 Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]  # by place, and by name
-_WRITTEN_OUT = 2**25  # numbers of a computed weight's gradients that are held for all records of a pass
+_MAX_NUMBERS = 2**25  # numbers of a computed weight's gradients that are held for all records of a pass
 
 
 def swap(stack: ExitStack, where: dict[str, object], name: str, value: object) -> None:
@@ -177,7 +177,7 @@ def handed_on(
     piece: Piece, value: Tensor, parameters: Sequence[nn.Parameter]
 ) -> Iterator[tuple[nn.Parameter, Piece]]:
     """The pieces of those parameters from which a value was computed."""
-    if piece.count * piece.size <= _WRITTEN_OUT:
+    if piece.count * piece.size <= _MAX_NUMBERS:
         parts = [_through(piece, value, parameters, *some) for some in chunks(piece.count, piece.size)]
         for one, rows in zip(parameters, zip(*parts, strict=True), strict=True):
             yield one, Rows(torch.cat(rows).to(piece.dtype), one.shape)

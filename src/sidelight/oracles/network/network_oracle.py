@@ -43,7 +43,7 @@ from sidelight.oracles.network.batches import (
     tensors,
 )
 from sidelight.oracles.network.branches import OtherBranch
-from sidelight.oracles.network.check import FEW, examine, refuse, refuse_parameters
+from sidelight.oracles.network.check import EXAMINED_RECORDS, examine, refuse, refuse_parameters
 from sidelight.oracles.network.flat import (
     Answer,
     ClippedSumRule,
@@ -82,7 +82,7 @@ from sidelight.privacy.events import Relation, check_relation
 from sidelight.privacy.release import BoundedSum
 
 _LOG = logging.getLogger("sidelight")
-_MOST_FORMS = 64  # shapes of records for which the examined route is remembered
+_MAX_FORMS = 64  # shapes of records for which the examined route is remembered
 
 
 Put: TypeAlias = Callable[[Answer, Tensor], None]  # takes the answer of a pass, and who is left out
@@ -482,9 +482,13 @@ class NetworkOracle:
         form = self._form_of(batch)
         if (form, rows) not in routes:
             # With fewer rows than these an examination shows little.
-            others = (one.route for (other, size), one in routes.items() if other == form and size >= FEW)
+            others = (
+                one.route
+                for (other, size), one in routes.items()
+                if other == form and size >= EXAMINED_RECORDS
+            )
             route = examine(self.model, self.loss, self._trial_rows(batch), rows, next(others, None))
-            while len(routes) >= _MOST_FORMS:
+            while len(routes) >= _MAX_FORMS:
                 routes.pop(next(iter(routes)))
             self._route = route
             alike = next((one for (other, _), one in routes.items() if other == form), None)
@@ -551,7 +555,7 @@ class NetworkOracle:
             return self.pass_size
         form = tuple(_form(batch))
         if form not in self._kept:
-            while len(self._kept) >= _MOST_FORMS:
+            while len(self._kept) >= _MAX_FORMS:
                 self._kept.pop(next(iter(self._kept)))
             self._kept[form] = self._kept_for_a_row(batch)
         kept, operations = self._kept[form]

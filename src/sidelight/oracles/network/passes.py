@@ -11,9 +11,12 @@ from __future__ import annotations
 import functools
 import math
 
-_MOST = 4096  # rows of a pass
-_LARGE, _MOST_KEPT = 2.0**23, 2.0**25  # numbers kept, from which a pass has half a batch at most, and at most
-_USUAL = 2.0**12  # numbers that a model keeps for a row, where that is not known
+_MAX_ROWS = 4096  # rows of a pass
+_MAX_WHOLE_NUMBERS, _MAX_KEPT_NUMBERS = (
+    2.0**23,
+    2.0**25,
+)  # numbers kept, from which a pass has half a batch at most, and at most
+_DEFAULT_ROW_NUMBERS = 2.0**12  # numbers that a model keeps for a row, where that is not known
 
 
 def work_of_a_pass(dimension: int, operations: int, device: str) -> float:
@@ -22,7 +25,9 @@ def work_of_a_pass(dimension: int, operations: int, device: str) -> float:
 
 
 @functools.lru_cache(maxsize=1024)
-def records_a_pass(expected: float, *, each: int = 1, kept: float = _USUAL, fixed: float = 2.0**19) -> int:
+def records_a_pass(
+    expected: float, *, each: int = 1, kept: float = _DEFAULT_ROW_NUMBERS, fixed: float = 2.0**19
+) -> int:
     """Records in a pass, for `expected` of them on average, of `each` rows, so that a call takes least.
 
     Passes have a multiple of 4 rows, beyond 32 of 32: kernels compute the rows left over at the end in
@@ -34,7 +39,7 @@ def records_a_pass(expected: float, *, each: int = 1, kept: float = _USUAL, fixe
 
     def fits(size: int) -> bool:
         held = size * each * kept
-        return held <= _LARGE or (held <= _MOST_KEPT and 2 * size <= expected)
+        return held <= _MAX_WHOLE_NUMBERS or (held <= _MAX_KEPT_NUMBERS and 2 * size <= expected)
 
     sizes = _sizes(expected, each)
     return min([size for size in sizes if fits(size)] or [min(sizes)], key=work)
@@ -49,7 +54,7 @@ def _sizes(expected: float, each: int) -> list[int]:
     sizes = [size for size in range(few, 32 // each + 1, few) if size < whole + few]
     while True:
         size = math.ceil(whole / many) * many
-        if size * each <= max(_MOST, many * each) and size * each > 32:
+        if size * each <= max(_MAX_ROWS, many * each) and size * each > 32:
             sizes.append(size)
         if whole <= many:
             return sizes

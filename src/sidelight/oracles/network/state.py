@@ -57,11 +57,13 @@ NO_HIDDEN_STATE = (  # what cannot be searched
     "containers of more than 4096 entries, and what is in a dataset's containers with one entry per record)"
 )
 _ATOMS = frozenset(SIMPLE)
-_MOST = 200_000  # things that are looked at
+_MAX_OBJECTS = 200_000  # things that are looked at
 _DATA_ENTRIES = 2**12  # of a container; where records are made, a longer one is taken for data
 _DATA_BYTES = 2**20  # of an array or a tensor; where records are made, a larger one is taken for data
-_COPIED = 2**22  # numbers in tensors of a model that are copied; of larger ones the version is compared
-_FROZEN = 2**14  # the same of frozen weights
+_MAX_COPIED_NUMBERS = (
+    2**22
+)  # numbers in tensors of a model that are copied; of larger ones the version is compared
+_MAX_COPIED_FROZEN_NUMBERS = 2**14  # the same of frozen weights
 _CONTAINERS = (list, tuple, deque, dict, set, frozenset)
 _ROOTS = "the model, the loss, augment=, collate or the dataset"
 
@@ -120,10 +122,10 @@ class _Search:
             if type(one) in _ATOMS or id(one) in self._seen or isinstance(one, SIMPLE):
                 continue
             self._seen[id(one)] = one
-            if len(self._seen) > _MOST:
+            if len(self._seen) > _MAX_OBJECTS:
                 raise AssumptionError(
-                    f"more than {_MOST} objects can be reached from {_ROOTS} (the last by {name!r}), too "
-                    "many to see whether a record changes them. Hold data in tensors or arrays, and keep "
+                    f"more than {_MAX_OBJECTS} objects can be reached from {_ROOTS} (the last by {name!r}), "
+                    "too many to see whether a record changes them. Hold data in tensors or arrays, and keep "
                     "what is not used out of reach"
                 )
             if not self._skipped(one):
@@ -352,8 +354,8 @@ class CodeState:
 
 def _is_copied(x: Tensor) -> bool:
     if isinstance(x, nn.Parameter):
-        return not x.requires_grad and x.numel() <= _FROZEN
-    return x.numel() <= _COPIED
+        return not x.requires_grad and x.numel() <= _MAX_COPIED_FROZEN_NUMBERS
+    return x.numel() <= _MAX_COPIED_NUMBERS
 
 
 def _keep_files(attributes: Snapshot) -> None:

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from sidelight.oracles.network.batches import Batch, each_tensor, row_count, take, tensors
 
 _Tree = TypeVar("_Tree")
-_MOST = 8  # different rows in a trial
+_MAX_TRIAL_ROWS = 8  # different rows in a trial
 
 
 def distinct_rows(batch: Batch) -> Batch | None:
@@ -33,7 +33,7 @@ def distinct_rows(batch: Batch) -> Batch | None:
             if key not in seen and i not in order:
                 order.append(i)
             seen.add(key)
-    picked = order[:_MOST]
+    picked = order[:_MAX_TRIAL_ROWS]
     if len({keys[i] for i in picked}) < 2:
         picked[-1] = next(i for i in range(count) if keys[i] != keys[picked[0]])
     return take(batch, torch.tensor(picked, device=tensors(batch)[0].device))

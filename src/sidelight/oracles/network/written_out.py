@@ -24,12 +24,12 @@ from sidelight.oracles.network.module_calls import unroll
 from sidelight.oracles.network.pieces import working
 from sidelight.oracles.network.routes import Gradients, gradients_of
 
-_LARGEST = 2**25  # numbers in gradients that are written out at a time
+_MAX_NUMBERS = 2**25  # numbers in gradients that are written out at a time
 
 
 def records_at_once(dimension: int, wanted: int) -> int:
     """How many records' gradients are written out at a time: a function of public sizes."""
-    return max(1, min(wanted, _LARGEST // max(1, dimension)))
+    return max(1, min(wanted, _MAX_NUMBERS // max(1, dimension)))
 
 
 class WithLoss(nn.Module):
