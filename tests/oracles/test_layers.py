@@ -1,12 +1,14 @@
 """Every layer rule against torch.func, in float64."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from tests.oracles.networks import assert_sums_agree, expected, gradients, private_sum, squared_error
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from sidelight.deep.batch_norm import replace_batch_norm
 from sidelight.errors import AssumptionError
@@ -14,6 +16,7 @@ from sidelight.methods.parts import Automatic, Flat
 from sidelight.oracles.network import layers
 from sidelight.oracles.network.layers import Use, rule_for
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.normed_pieces import TangentOuter
 from sidelight.oracles.network.pieces import (
     ClipCenter,
     Convolution,
@@ -35,6 +38,12 @@ def whole(below: int, *shape: int) -> Tensor:
 
 def chain(*modules: nn.Module) -> nn.Module:
     return nn.Sequential(*modules)
+
+
+def of_fixed_length(layer: nn.Module) -> nn.Module:
+    normed: Any = weight_norm(layer)
+    normed.parametrizations.weight.original0.requires_grad_(False)
+    return cast("nn.Module", normed)
 
 
 def convolutions() -> dict[str, tuple[Callable[[], nn.Module], Tensor]]:
@@ -78,6 +87,8 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "Embedding": (lambda: chain(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(20, 2)), whole(11, 6, 5)),
     "Embedding-repeats": (lambda: chain(nn.Embedding(3, 4), nn.Tanh()), whole(3, 6, 9)),
     "Embedding-padding": (lambda: chain(nn.Embedding(5, 4, padding_idx=1), nn.Tanh()), whole(5, 6, 9)),
+    "weight norm": (lambda: chain(weight_norm(nn.Linear(5, 8)), nn.Tanh()), normal(4, 5)),
+    "weight norm-frozen length": (lambda: chain(of_fixed_length(nn.Linear(5, 8)), nn.Tanh()), normal(4, 5)),
     "LayerNorm": (lambda: chain(nn.LayerNorm(5), nn.Tanh()), normal(4, 3, 5)),
     "LayerNorm-2d": (lambda: chain(nn.LayerNorm((3, 5)), nn.Tanh()), normal(4, 3, 5)),
     "LayerNorm-no-bias": (lambda: chain(nn.LayerNorm(5, bias=False), nn.Tanh()), normal(4, 5)),
@@ -155,6 +166,9 @@ PIECES: dict[str, Callable[[], Piece]] = {
         torch.Size((6, 2, 3, 3)),
         WindowGeometry((1, 1), (0, 0), (1, 1), 2),
         5,
+    ),
+    "TangentOuter": lambda: TangentOuter(
+        normal(5, 7), normal(5, 6), functional.normalize(normal(7, 6), dim=1)
     ),
     "Sparse": lambda: Sparse(whole(9, 5, 6), normal(5, 6, 2), torch.Size((9, 2))),
     "Rows": lambda: Rows(normal(5, 12), torch.Size((3, 4))),

@@ -7,6 +7,8 @@ import pytest
 import torch
 from tests.oracles.networks import private_sum, squared_error
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from sidelight.clipping import Clip, Diagonal, Projection
 from sidelight.deep.per_example import per_example
@@ -15,8 +17,9 @@ from sidelight.oracles.network import pieces
 from sidelight.oracles.network.flat import RunningSum, _Norms, _Projected
 from sidelight.oracles.network.module_calls import Computed
 from sidelight.oracles.network.network_oracle import NetworkOracle
+from sidelight.oracles.network.normed_pieces import TangentOuter
 from sidelight.oracles.network.passes import records_a_pass
-from sidelight.oracles.network.pieces import Convolution, Outer, Piece, Rows, Sparse, Squares
+from sidelight.oracles.network.pieces import ClipCenter, Convolution, Outer, Piece, Rows, Sparse, Squares
 from sidelight.oracles.network.shared_pieces import Sum
 
 
@@ -27,6 +30,10 @@ def exact(piece: Piece) -> Tensor:
     if isinstance(piece, Convolution):
         parts = piece.slopes.double(), piece.image.double(), piece.shape, piece.move, piece.count
         return Convolution(*parts).rows(0, piece.count)
+    if isinstance(piece, TangentOuter):
+        return TangentOuter(piece.left.double(), piece.right.double(), piece.unit.double()).rows(
+            0, piece.count
+        )
     if isinstance(piece, Outer):
         return Outer(piece.left.double(), piece.right.double(), piece.shape).rows(0, piece.count)
     assert isinstance(piece, Rows | Sparse | Computed)
@@ -90,6 +97,10 @@ class Twice(nn.Module):
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "Linear": (lambda: nn.Sequential(nn.Linear(60, 40), nn.ReLU(), nn.Linear(40, 3)), torch.randn(16, 60)),
+    "weight norm": (
+        lambda: nn.Sequential(weight_norm(nn.Linear(60, 40)), nn.ReLU(), nn.Linear(40, 3)),
+        torch.randn(16, 60),
+    ),
     "Linear-sequence": (
         lambda: nn.Sequential(nn.Linear(60, 40), nn.Tanh(), nn.Linear(40, 30)),
         torch.randn(16, 9, 60),
@@ -175,6 +186,19 @@ def test_contract_catches_norms_without_slack(name: str, monkeypatch: pytest.Mon
             found, longest(oracle, batch, Flat(1e-9 * float(near.norm())), 0.999999 * near, monkeypatch)
         )
     assert found > 1.0
+
+
+def test_a_gradient_along_a_normed_weight_is_no_longer_than_its_norm_says() -> None:
+    """Nearly all of it is taken away, so that little but rounding is left."""
+    torch.manual_seed(0)
+    unit = functional.normalize(torch.randn(1, 64), dim=1)
+    piece = TangentOuter(torch.randn(5, 40), 1e3 * unit + 1e-4 * torch.randn(5, 64), unit.expand(40, 64))
+    norms = piece.squares(ClipCenter()).roots()
+    assert (exact(piece).norm(dim=1) < 0.01 * norms).all()  # what is left is far below what can be told
+    for factors in torch.diag(1 / norms):
+        total = torch.zeros(40, 64)
+        piece.add_weighted(factors, total)
+        assert total.norm() <= 1
 
 
 def test_slack_costs_next_to_nothing_away_from_the_origin() -> None:

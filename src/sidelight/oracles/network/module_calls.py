@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from sidelight.errors import AssumptionError
 from sidelight.oracles.network.flat import modules_of
 from sidelight.oracles.network.layers import on_gradient, stand_in_for
+from sidelight.oracles.network.normed_pieces import normed_parts
 from sidelight.oracles.network.pieces import CHUNK, Piece, Rows, chunks
 from sidelight.oracles.network.snapshots import SIMPLE
 
@@ -174,9 +175,12 @@ class Computed(Piece):
 
 
 def handed_on(
-    piece: Piece, value: Tensor, parameters: Sequence[nn.Parameter]
-) -> Iterator[tuple[nn.Parameter, Piece]]:
-    """The pieces of those parameters from which a value was computed."""
+    piece: Piece, module: nn.Module, value: Tensor, parameters: Sequence[nn.Parameter]
+) -> Iterator[tuple[Tensor, Piece]]:
+    """The pieces of those parameters from which a module computed a value."""
+    if parts := normed_parts(piece, module):
+        yield from parts
+        return
     if piece.count * piece.size <= _MAX_NUMBERS:
         parts = [_through(piece, value, parameters, *some) for some in chunks(piece.count, piece.size)]
         for one, rows in zip(parameters, zip(*parts, strict=True), strict=True):

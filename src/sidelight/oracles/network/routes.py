@@ -120,7 +120,7 @@ class Capture:
         self._pending: dict[Tensor, list[Piece]] = {}
         self._calls: list[Call] = []
         self._computed: dict[nn.Module, Tensor] = {}  # weights that a layer is given, without their history
-        self._histories: dict[Tensor, tuple[Tensor, list[nn.Parameter]]] = {}
+        self._histories: dict[Tensor, tuple[nn.Module, Tensor, list[nn.Parameter]]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Capture:
@@ -167,7 +167,7 @@ class Capture:
             with Decomposed():
                 value = forward()
             weight = self._computed[one.module] = value.detach().requires_grad_()
-            self._histories[weight] = value, list(one.own.values())
+            self._histories[weight] = one.module, value, list(one.own.values())
             self._expected.update(one.own.values())
         return self._computed[one.module]
 
@@ -303,8 +303,7 @@ class Capture:
         if parameter not in self._histories:
             self._receive(parameter, piece.settled())
             return
-        value, parameters = self._histories.pop(parameter)
-        for one, part in handed_on(piece, value, parameters):
+        for one, part in handed_on(piece, *self._histories.pop(parameter)):
             self._deliver(one, part)
 
 
