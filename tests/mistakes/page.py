@@ -26,8 +26,7 @@ away. The *route* says how per-record gradients are computed:
 - **loop**: one record at a time, if no other route is exact. The reason is logged once.
 
 The times are in [routes and their price](benchmarks/step.md#routes-and-their-price). The routes below are
-those for passes of 8 records; kernels whose rounding depends on the size of a pass (`cdist` with many
-records) take vmap in larger passes.
+those for passes of 8 records.
 
 **Mistakes.** Each is either refused before anything is charged, with an error that contains the words in
 the last column, or computed correctly.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.oracles.networks import private_sum, squared_error
+from tests.oracles.networks import expected, gradients, private_sum, squared_error
 from torch import Tensor, nn
 
 from sidelight.clipping import Projection
@@ -238,3 +238,26 @@ def test_parameters_that_are_sliced_are_not_handed_out_by_row() -> None:
     found = private_sum(NetworkOracle(model, entropy, example=(x, y)), (x, y), Flat(1e6))
     wanted = torch.autograd.grad(entropy(model(x), y).sum(), list(model.parameters()))
     assert torch.allclose(found, torch.cat([g.reshape(-1) for g in wanted]), rtol=1e-6, atol=1e-9)
+
+
+class Prototypes(nn.Module):
+    """Scores by distances, of which PyTorch computes more than 25 in another way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.prototypes = nn.Linear(5, 4), nn.Parameter(torch.randn(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.cdist(self.layer(x), self.prototypes)
+
+
+@pytest.mark.parametrize("origin", [False, True])
+def test_distances_to_prototypes_are_exact_by_layers_in_passes_of_any_size(origin: bool) -> None:
+    torch.manual_seed(0)
+    model, batch = Prototypes().double(), labeled(40)
+    rows, oracle = gradients(model, entropy, batch), NetworkOracle(model, entropy)
+    o = rows.mean(0) if origin else None
+    for size in (8, 40, 64):
+        got = private_sum(oracle, batch, Flat(0.3), origin=o, micro_batch=size)
+        torch.testing.assert_close(got, expected(rows, Flat(0.3), o), rtol=1e-6, atol=1e-8)
+        assert oracle.route.kind == "layers", oracle.route.reason

@@ -62,16 +62,20 @@ class Answers(TorchFunctionMode):
         return answer
 
 
-class StaticOneHot(TorchFunctionMode):
-    """`one_hot` without its look at the largest class, where the number of classes is given.
+class StaticCalls(TorchFunctionMode):
+    """Calls of PyTorch that look at values, or at how many rows there are, as others that do not.
 
-    A class that does not exist fails here too.
+    `one_hot` looks for the largest class: a class that does not exist fails here too. `cdist` has another
+    kernel for more than 25 rows.
     """
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+        kwargs = kwargs or {}
+        if func is torch.cdist and len(args) < 4:
+            return func(*args, **{**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"})
         if func is not functional.one_hot:
-            return func(*args, **(kwargs or {}))
-        given = {**dict(zip(("tensor", "num_classes"), args, strict=False)), **(kwargs or {})}
+            return func(*args, **kwargs)
+        given = {**dict(zip(("tensor", "num_classes"), args, strict=False)), **kwargs}
         labels, classes = given["tensor"], given.get("num_classes", -1)
         if classes < 1:
             return func(labels)

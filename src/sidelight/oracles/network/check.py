@@ -411,10 +411,11 @@ def _draws_apart(trial: ModelTrial) -> bool:
 # 2. nothing is decided by records, drawn for several at once, or kept: shown by watching passes
 
 
-def _steady(trial: ModelTrial, route: Route) -> Route | str:
+def _steady(trial: ModelTrial, first: Route) -> Route | str:
     """The route by layers, if what it saw in the trial holds for every record; else why not.
 
-    Both ways of `Route.static` are tried, first the one that is given.
+    Both ways of `Route.static` are tried, first the one that is given; the static one too where a kernel is
+    chosen by the number of rows.
     """
 
     def watched(batch: Batch) -> OperationWatch:
@@ -422,7 +423,7 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
             return _own_draws(trial, batch, route)
 
     trial.before.restore()
-    seen = None
+    route, seen = first, None
     with contextlib.suppress(*FAILURES if route.static else ()):  # then the other way may be possible
         seen = watched(trial.whole)
     if seen is None or seen.decisions:
@@ -444,6 +445,8 @@ def _steady(trial: ModelTrial, route: Route) -> Route | str:
     if seen.along != other.along:
         return "it sorts or moves records, or adds up along them"
     if not _same_names(seen.operands, other.operands):
+        if not (route.static or first.static or route.answers):
+            return _steady(trial, replace(route, static=True))
         return "what it does depends on the number of records"
     if not _in_proportion(seen.operands[: seen.forward], other.operands[: other.forward], many, few):
         if route.answers:  # a branch that compares what it made of all records

@@ -114,6 +114,7 @@ class Call:
             try:
                 with torch.enable_grad(), ExitStack() as stack:
                     unroll(stack, self.module)
+                    stack.enter_context(Decomposed())
                     found: Tensor = each(parameter, [x[low:high] for x in data], some)
                 return found.detach().reshape(high - low, -1)
             except RuntimeError as error:
@@ -207,10 +208,12 @@ def _through_one(piece: Piece, value: Tensor, parameter: nn.Parameter, low: int,
 
 
 class Decomposed(TorchFunctionMode):
-    """Weight norm by operations that have a gradient for many records at once."""
+    """Weight norm and distances by operations that have a gradient for many records at once."""
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if func is torch._weight_norm:
             direction, length, dim = args
             return direction * (length / torch.norm_except_dim(direction, 2, dim))
+        if func is torch.cdist and len(args) == 2 and not {"p"} & set(kwargs or {}):
+            return torch.linalg.vector_norm(args[0][..., :, None, :] - args[1][..., None, :, :], dim=-1)
         return func(*args, **(kwargs or {}))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sidelight.oracles.network.batches import Batch, Losses, call, copied, row_count, seed_torch
-from sidelight.oracles.network.branches import Answers, OtherBranch, StaticOneHot
+from sidelight.oracles.network.branches import Answers, OtherBranch, StaticCalls
 from sidelight.oracles.network.flat import evaluating, parameters_of
 from sidelight.oracles.network.routes import Wiring
 from sidelight.oracles.network.state import CodeState
@@ -28,7 +28,7 @@ class Route:
     """How per-record gradients are taken, and why by no faster way.
 
     static: the model decides by values of records (`if mask.all()`), but not while it is being compiled;
-        so it is told that it is (`as_if_compiling`).
+        so it is told that it is (`as_if_compiling`), and calls that do so themselves are replaced.
     answers: the branches that it takes by values of records (branches.py).
     """
 
@@ -131,7 +131,7 @@ def as_if_compiling() -> Iterator[None]:
     before = getattr(torch.compiler, flag, False)
     setattr(torch.compiler, flag, True)
     try:
-        with StaticOneHot():  # PyTorch's own does not ask
+        with StaticCalls():  # PyTorch's own do not ask
             yield
     finally:
         setattr(torch.compiler, flag, before)
