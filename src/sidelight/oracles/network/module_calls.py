@@ -177,10 +177,10 @@ class Computed(Piece):
 
 def handed_on(
     piece: Piece, module: nn.Module, value: Tensor, parameters: Sequence[nn.Parameter]
-) -> Iterator[tuple[Tensor, Piece]]:
+) -> Iterator[tuple[nn.Parameter, Piece]]:
     """The pieces of those parameters from which a module computed a value."""
-    if parts := normed_parts(piece, module):
-        yield from parts
+    if in_closed_form := normed_parts(piece, module):
+        yield from in_closed_form
         return
     if piece.count * piece.size <= _MAX_NUMBERS:
         parts = [_through(piece, value, parameters, *some) for some in chunks(piece.count, piece.size)]

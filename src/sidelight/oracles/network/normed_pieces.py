@@ -30,18 +30,21 @@ from sidelight.oracles.network.pieces import (
 )
 
 
-def normed_parts(piece: Piece, module: nn.Module) -> list[tuple[Tensor, Piece]]:
+def normed_parts(piece: Piece, module: nn.Module) -> list[tuple[nn.Parameter, Piece]]:
     """The pieces of length and direction, from that of a weight; none where there is no closed form."""
     if type(piece) is not Outer or piece.steps > 1 or not isinstance(module, ParametrizationList):
         return []
     if len(module) != 1 or type(module[0]) is not _WeightNorm or module[0].dim not in (0, -2):
         return []
-    length, direction = module.original0, module.original1
-    long = direction.detach().double().norm(dim=1, keepdim=True)
+    length, direction = (module.get_parameter(name) for name in ("original0", "original1"))
+    long: Tensor = torch.linalg.vector_norm(direction.detach().double(), dim=1, keepdim=True)
     unit, scale = direction.detach() / long, length.detach() / long
     left, right = piece.vectors
     tangent = TangentOuter(left * scale.to(left)[:, 0], right, unit.to(left))
-    parts = [(length, Rows(left * tangent.along, length.shape)), (direction, tangent)]
+    parts: list[tuple[nn.Parameter, Piece]] = [
+        (length, Rows(left * tangent.along, length.shape)),
+        (direction, tangent),
+    ]
     return [(parameter, one) for parameter, one in parts if parameter.requires_grad]
 
 
