@@ -277,7 +277,7 @@ class _Race:
         """By which the scores of networks that were trained so fit the folds that they have not seen."""
         seen = [one.classes for one in self.found.get(setting, []) if one.classes is not None]
         scores, labels = (torch.cat([one[k] for one in seen]) if seen else torch.zeros(0) for k in (0, 1))
-        return 1.0 if len(labels) < _FEWEST else likeliest_factor(scores, labels)
+        return 1.0 if len(labels) < _MIN_PUBLIC_RECORDS else likeliest_factor(scores, labels)
 
     def _in_question(self, other: CycleSetting) -> bool:
         """Whether the setting differs in something that the user has not fixed."""
