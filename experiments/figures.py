@@ -53,7 +53,7 @@ def use_look() -> None:
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "sidelight", "svg.fonttype": "none", "font.size": 10})
-    matplotlib.rcParams.update({f"{part}.color": INK for part in ("text", "xtick", "ytick")})
+    matplotlib.rcParams.update({"text.color": INK, "xtick.color": INK, "ytick.color": INK})
     matplotlib.rcParams.update({"axes.labelcolor": INK, "axes.edgecolor": INK, "legend.frameon": False})
     matplotlib.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 
