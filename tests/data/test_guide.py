@@ -16,7 +16,7 @@ from sidelight import PrivateClassifier, PrivateRegressor
 from sidelight.data.guide import PublicGuide
 from sidelight.data.rows import contents
 from sidelight.data.targets import RealTarget, TargetScale
-from sidelight.errors import InputError
+from sidelight.errors import InputError, NotPrivateWarning
 from sidelight.estimators import model_folder
 from sidelight.methods import precision_weighting, public_models
 from sidelight.methods.parts import Last
@@ -156,6 +156,24 @@ def test_a_regression_is_better_than_public_rows_alone_and_than_a_line(epsilon: 
         scores[model] = fitted.score(Xt, yt)
     assert scores["auto"] > 0.75
     assert scores[None] < 0.3
+
+
+def test_without_privacy_there_are_public_models_and_trees_so_that_it_is_a_ceiling() -> None:
+    """Of a target that no line fits."""
+    (X, y), (Xp, yp), (Xt, yt) = bent(8000, 1), bent(200, 2), bent(4000, 3)
+    default = PrivateRegressor(epsilon=8.0, random_state=0).fit(X, y, Xp, yp)
+    ceiling = PrivateRegressor(epsilon=8.0, random_state=0, method="non_private")
+    with pytest.warns(NotPrivateWarning):
+        ceiling.fit(X, y, Xp, yp)
+    assert ceiling.privacy_.epsilon == np.inf
+    assert ceiling._trees is not None and ceiling._coordinates.guide is not None
+    assert ceiling.score(Xt, yt) > default.score(Xt, yt)
+    with pytest.warns(NotPrivateWarning):
+        line = PrivateRegressor(epsilon=8.0, method="non_private", public_model=None, trees=False).fit(
+            X, y, Xp, yp
+        )
+    assert line._trees is None and line._coordinates.guide is None
+    assert line.score(Xt, yt) < 0.3
 
 
 def test_a_folder_keeps_the_public_models(tmp_path) -> None:

@@ -184,7 +184,8 @@ class PrivateLinear(EstimatorInput):
     ) -> Guided | None:
         """Models of the public rows that guide the fit, where it is asked for; and the user's own."""
         own, bounds, labeled = records.own, coordinates.bounds, public is not None and public.n > 0
-        wanted = self.public_model == "fit" or (self.public_model == "auto" and self._is_auto())
+        beside = self._is_auto() or not self._configured().private
+        wanted = self.public_model == "fit" or (self.public_model == "auto" and beside)
         if own is None and not (wanted and labeled):
             return None
         X, y = np.zeros((0, bounds.features + (0 if own is None else own.outputs))), np.zeros(0)
@@ -200,15 +201,18 @@ class PrivateLinear(EstimatorInput):
         return own_guide(own, X, y, lower=lower, upper=upper, limits=limits, labels=labels, edges=edges)
 
     def _with_extras(self, method: Method, records: FitRecords, coordinates: Coordinates) -> Method:
-        """The method as it is run: `auto` with trees besides, and compared with public rows alone."""
-        if not self._is_auto():
+        """The method as it is run: `auto` with trees besides, and compared with public rows alone.
+
+        What is not private has the trees, too, so that it is the ceiling of `auto`.
+        """
+        if not self._is_auto() and method.private:
             return method
         if self.trees:
             features, guide = coordinates.bounds.features, coordinates.guide
             columns = range(features, features + (0 if guide is None else guide.size))
             groups = (*records.groups(features), *(ColumnGroup((column,)) for column in columns))
             method = WithLeaves(method, groups=groups, intercept=coordinates.fit_intercept)
-        return PaidComparison(method) if self.compare_with_public else method
+        return PaidComparison(method) if self.compare_with_public and method.private else method
 
     def _learned(self, fitted: Fitted) -> None:
         """Store what a fit gives besides its weights."""

@@ -201,7 +201,8 @@ class NonPrivate(Flags):
 
     Guarantee: none. It warns with NotPrivateWarning and is charged as a non-private release, which no ledger
     with a budget admits.
-    Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models.
+    Assumes: nothing. λ = 0 takes the best in folds of the records: it is the ceiling of linear models. In an
+    estimator it has the public models and the trees of `auto`, too (`trees=False`, `public_model=None`).
     Departs: an exact solver instead of SGD. The hinge is huberized with half-width 0.001.
     """
 
