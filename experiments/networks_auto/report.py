@@ -42,7 +42,9 @@ def table(runs: Sequence[Row], what: str = "accuracy", *, scale: float = 100, di
     lines = [f"| problem | ε | seeds | {' | '.join(methods.values())} |", "|---" * (3 + len(methods)) + "|"]
     for task, epsilon in cells(runs):
         found = [values(runs, task, epsilon, method, what) for method in methods]
-        shown = [_mean([scale * value for value in one.values()], digits) for one in found]
+        seeds = found[0] or {seed for one in found for seed in one}  # those of the bare call: the same splits
+        mine = [[scale * value for seed, value in one.items() if seed in seeds] for one in found]
+        shown = [_mean(one, digits) for one in mine]
         lines.append(f"| {task} | {epsilon} | {len(found[0]) or '–'} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
@@ -114,9 +116,13 @@ def verdict(runs: Sequence[Row], tasks: Sequence[str]) -> str:
             return "none"
         level = sum(not one.clearly_behind for one in judged)
         ahead, worst = sum(one.mean >= 0 for one in found), min(one.mean for one in found)
+        clear = (
+            f", and not clearly behind it in {level} of the {len(judged)} with several seeds"
+            if judged
+            else ""
+        )
         parts.append(
-            f"at or above {name} in {ahead} of {len(found)} cells (worst: {worst:+.2f} points), and not "
-            f"clearly behind it in {level} of the {len(judged)} with several seeds"
+            f"at or above {name} in {ahead} of {len(found)} cells (worst: {worst:+.2f} points){clear}"
         )
     return "; ".join(parts)
 
