@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from experiments.public_pays import __main__ as experiment
-from experiments.public_pays import contenders, report, tables
+from experiments.public_pays import contenders, intervals, report, tables
 from experiments.sweep import read
 
 ROOT = Path(__file__).parents[2]
@@ -63,3 +63,10 @@ def test_a_step_down_counts_only_beyond_the_error() -> None:
 
 def test_the_table_of_unlabeled_rows_is_what_the_command_printed() -> None:
     assert (experiment.HERE / "labels.md").read_text() in (ROOT / "docs/tables.md").read_text()
+
+
+def test_the_table_of_intervals_is_what_the_command_printed() -> None:
+    assert (experiment.HERE / "intervals.md").read_text() in (ROOT / "docs/tables.md").read_text()
+    found, source = intervals.shares(tables.TOY, 0)
+    assert source == "private"
+    np.testing.assert_allclose(found, intervals.COVERAGES, atol=0.08)  # of 4,600 rows counts are noisy
