@@ -18,15 +18,19 @@ PRIVATE = blobs(200, 1)
 STEPS = 6
 
 
-def trainer(folder: Path | None, **options: Any) -> Any:
+EVERYONE = BandedNoise(bands=3, cycle=3, sampled=False)
+SAMPLED = BandedNoise(bands=3, cycle=3, sampled=True)
+
+
+def trainer(folder: Path | None, noise: BandedNoise = EVERYONE, **options: Any) -> Any:
     made = make(mlp(), folder, random_state=None, **options)
-    made.method = dp_sgd(noise=BandedNoise(bands=3, cycle=3, sampled=False))
+    made.method = dp_sgd(noise=noise)
     return made
 
 
-def cut(folder: Path) -> None:
+def cut(folder: Path, noise: BandedNoise = EVERYONE) -> None:
     with pytest.raises(Cut):
-        trainer(folder, optimizer=cut_after(4)).fit(PRIVATE)
+        trainer(folder, noise, optimizer=cut_after(4)).fit(PRIVATE)
 
 
 def test_a_checkpoint_holds_the_noise_that_later_steps_take_back(tmp_path: Path) -> None:
@@ -39,14 +43,15 @@ def test_a_checkpoint_holds_the_noise_that_later_steps_take_back(tmp_path: Path)
     assert len(bytes.fromhex(str(state["places"]))) == 32
 
 
-def test_a_resumed_run_continues_the_same_correlation(tmp_path: Path) -> None:
+@pytest.mark.parametrize("noise", [EVERYONE, SAMPLED], ids=["everyone", "sampled"])
+def test_a_resumed_run_continues_the_same_correlation(tmp_path: Path, noise: BandedNoise) -> None:
     with listening(follow_noise=False) as early:
-        cut(tmp_path)
+        cut(tmp_path, noise)
     saved = Checkpoints(tmp_path).read()
     assert saved is not None
     before = int(saved["step"])
     with listening(follow_noise=False) as tape:
-        trainer(tmp_path).fit(PRIVATE, resume=True)
+        trainer(tmp_path, noise).fit(PRIVATE, resume=True)
     late = [call for call in tape.calls if call.kind == "release_correlated"]
     tape.calls = [*early.calls[:before], *late]
     assert [call.options["step"] for call in tape.calls] == list(range(STEPS))

@@ -369,6 +369,20 @@ def test_public_curvature_needs_no_labels():
     assert recipe.plan(task).details["noise_bands"] >= 1
 
 
+@pytest.mark.parametrize("noise", [BandedNoise(bands=2, sampled=True), BandedNoise(bands=2, sampled=False)])
+def test_persons_take_turns_as_a_whole(noise):
+    persons = np.arange(400) // 2
+    X = np.random.default_rng(0).uniform(-1, 1, size=(400, 3))
+    model = PrivateClassifier(
+        epsilon=3.0, delta=1e-4, method=dp_sgd(steps=8, expected_batch_size=20, noise=noise), classes=[0, 1],
+        bounds=(-1, 1), random_state=0,
+    )  # fmt: skip
+    stated = model.fit(X, (X[:, 0] > 0).astype(int), persons=persons).privacy_
+    event = correlated(stated.plan)
+    assert stated.unit != "record" and stated.epsilon <= 3.0 * (1 + 1e-6)
+    assert event.separation == (2 if noise.sampled else 10)  # 200 persons, not 400 rows
+
+
 def test_clients_take_turns_that_may_be_seen():
     method = dp_sgd(clip_norm=0.5, noise=BandedNoise(bands=3, sampled=False))
     server = server_of(method, rounds=9, expected_cohort=20)
