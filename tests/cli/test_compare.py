@@ -87,9 +87,9 @@ def test_parts_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     frame, sources = table(60), []
     make = augment.synthesize
 
-    def spy(source: Any, rows: int, *, seed: int, target: str) -> Any:
+    def spy(source: Any, rows: int, *, random_state: int, target: str) -> Any:
         sources.append(set(source.index))
-        return make(source, rows, seed=seed, target=target)
+        return make(source, rows, random_state=random_state, target=target)
 
     monkeypatch.setattr(augment, "synthesize", spy)
     seen: list[Stage] = []
