@@ -340,6 +340,7 @@ def test_every_event_has_words(name: str) -> None:
         "gaussian-sketch": events.GaussianSketch(50, 0.01),
         "best-of": events.BestOf((events.gaussian(4.0),), 0.0, 0.2),
         "correlated-gaussian": CorrelatedGaussian(2.0, (1.0, 0.5), 0, 8, 2, 4),
+        "allocated-gaussian": events.AllocatedGaussian(2.0, 8),
         "non-private": events.NonPrivate(),
         "laplace": events._NAMES["laplace"](noise_multiplier=1.0),  # type: ignore[call-arg]
     }.get(name)

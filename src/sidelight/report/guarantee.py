@@ -333,6 +333,11 @@ def _single(event: Event) -> str:
                 f"A record had {count(event.turns)} turns, {count(event.separation)} steps apart."
                 f"{_hidden(event)}{_limited(event)}"
             )
+        case events.AllocatedGaussian(noise_multiplier=z, bins=bins):
+            return (
+                f"a record was in one of {count(bins)} values, drawn by chance and secret, and all of them "
+                f"were released with Gaussian noise of {_times(z)}."
+            )
         case events.BestOf():
             return (
                 f"a random number of runs was made, {pretty(event.expected)} on average, and the best by a "
