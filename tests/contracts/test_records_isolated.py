@@ -91,8 +91,8 @@ def of_deque() -> Any:
     return scaled
 
 
-def of_large_array() -> Any:
-    seen = np.ones(50_000)
+def of_large_array(size: int = 50_000) -> Any:
+    seen = np.ones(size)
 
     def scaled(x: Tensor) -> Tensor:
         seen[7] = max(seen[7], largest_of(x))
@@ -101,8 +101,8 @@ def of_large_array() -> Any:
     return scaled
 
 
-def of_large_tensor() -> Any:
-    seen = torch.ones(50_000)
+def of_large_tensor(size: int = 50_000) -> Any:
+    seen = torch.ones(size)
 
     def scaled(x: Tensor) -> Tensor:
         seen[7] = max(float(seen[7]), largest_of(x))
@@ -122,6 +122,8 @@ REMEMBERING: dict[str, Callable[[], Any]] = {
     "a long deque": of_deque,
     "a large array": of_large_array,
     "a large tensor": of_large_tensor,
+    "a bank of arrays": lambda: of_large_array(400_000),
+    "a bank of tensors": lambda: of_large_tensor(800_000),
 }
 
 
@@ -131,6 +133,8 @@ def test_what_is_remembered_of_one_record_reaches_no_other(
     monkeypatch: pytest.MonkeyPatch, name: str, where: str
 ) -> None:
     """5 to 15 C before."""
+    if where == "dataset" and "bank" in name:
+        pytest.skip("an array of more than 1 MB of a dataset is data, which it only reads: an assumption")
     sums = []
     for first in (X[0], FAR):
         remember, rows = REMEMBERING[name](), torch.cat([first[None], X[1:]])

@@ -53,13 +53,13 @@ HONEST_CODE = (  # the threat model; SECURITY.md and docs/guarantees.md have the
 )
 NO_HIDDEN_STATE = (  # what cannot be searched
     "model, loss, augment, collate and dataset keep nothing of a record in files, other processes or C code, "
-    "and dataset, collate and augment only read what is large (arrays and tensors of more than 1 MB, "
-    "containers of more than 4096 entries, and what is in a dataset's containers with one entry per record)"
+    "and the dataset only reads its data (arrays and tensors of more than 1 MB, containers of more than 4096 "
+    "entries, and what is in containers with one entry per record)"
 )
 _ATOMS = frozenset(SIMPLE)
 _MAX_OBJECTS = 200_000  # things that are looked at
-_DATA_ENTRIES = 2**12  # of a container; where records are made, a longer one is taken for data
-_DATA_BYTES = 2**20  # of an array or a tensor; where records are made, a larger one is taken for data
+_DATA_ENTRIES = 2**12  # of a container; a longer one of a dataset is taken for data
+_DATA_BYTES = 2**20  # of an array or a tensor; a larger one of a dataset is taken for data
 _MAX_COPIED_NUMBERS = (
     2**22
 )  # numbers in tensors of a model that are copied; of larger ones the version is compared
@@ -100,13 +100,11 @@ def _module_of(one: object) -> str:
 class _Search:
     """What was found so far, and what is still to be looked at, each with a name for messages.
 
-    each: whether the code makes records, one after the other. What is large is then taken for data, which is
-        only read: nothing of it is looked at, and nothing of it raises. Nor is what a dataset's containers
-        with one entry per record hold.
+    What is large in a dataset is taken for data, which is only read: nothing of it is looked at, and nothing
+    of it raises. Nor is what a dataset's containers with one entry per record hold.
     """
 
-    def __init__(self, *, each: bool) -> None:
-        self._each = each
+    def __init__(self) -> None:
         self.snapshots, self.tensors = list[Snapshot](), list[TensorSnapshot]()
         self._data = False
         self._counts: set[int] = set()  # records of the datasets seen so far
@@ -139,10 +137,10 @@ class _Search:
     def _skipped(self, one: object) -> bool:
         """Whether this is left alone: library code, data, or what stands for something outside."""
         if isinstance(one, np.ndarray):
-            return isinstance(one, np.memmap) or (self._each and one.nbytes > _DATA_BYTES)
+            return isinstance(one, np.memmap) or (self._data and one.nbytes > _DATA_BYTES)
         if isinstance(one, Tensor):
-            return self._each and one.numel() * one.element_size() > _DATA_BYTES
-        if self._each and isinstance(one, _CONTAINERS) and len(one) > _DATA_ENTRIES:
+            return self._data and one.numel() * one.element_size() > _DATA_BYTES
+        if self._data and isinstance(one, _CONTAINERS) and len(one) > _DATA_ENTRIES:
             return True
         if isinstance(one, type):
             return _is_library(_module_of(one))
@@ -282,7 +280,7 @@ class CodeState:
 
     def __init__(self, *code: object, data: Sequence[object] | None = None, copies: bool = False) -> None:
         self._each = data is not None
-        search = _Search(each=self._each)
+        search = _Search()
         search.run(data or (), data=True)
         search.run((*code, *_GLOBAL_HOOKS))
         found = [*search.snapshots, *search.names()]
