@@ -75,6 +75,15 @@ def test_the_bound_is_above_simulation_and_at_most_that_of_a_known_place(mu, bin
             assert float(beyond.mean()) - 5 * error <= bound <= float(gaussian_delta_bound(epsilon, mu))
 
 
+@pytest.mark.parametrize("mu", [8.0, 36.0, 45.0])
+@pytest.mark.parametrize("bins", [2, 7])
+def test_no_mass_is_lost_next_to_0_where_noise_is_tiny(mu, bins):
+    """A record that is found for certain: most of Y lies below any number that a computer knows."""
+    curve, at = allocation_curve(mu, bins), np.array([0.0, 5.0])
+    for side in (curve.forward, curve.backward):
+        assert (side(at) >= 0.99).all()
+
+
 def test_curves_fall_and_stay_bounds_far_out():
     curve, at = allocation_curve(0.8, 30), np.linspace(0, 12, 200)
     for side in (curve.forward, curve.backward):

@@ -44,7 +44,7 @@ class _Sum:
     the Y is drawn with the record (weighted by itself)."""
 
     @staticmethod
-    @functools.lru_cache(maxsize=32)
+    @functools.lru_cache(maxsize=4)  # of up to 34 MB each
     def of(mu: float, bins: int) -> _Sum:
         return _Sum(mu, bins)
 
@@ -68,6 +68,7 @@ class _Sum:
         sizes = np.linalg.norm(mass) + np.linalg.norm(with_record)
         waves = 16 * UNIT * math.log2(points) * bins * math.sqrt(points) * float(sizes)
         self.slack = cells + waves
+        self.up = 1 + 4 * UNIT * points  # what running sums lose
         self.lost = beyond + _wrapped(mass, with_record, bins, step, end)
         self._below = (
             np.concatenate([[0.0], np.cumsum(without)]),
@@ -83,21 +84,21 @@ class _Sum:
         """E(L − t)₊ = E*(1 − tN/S)₊, where E* draws one Y with the record."""
         at = self.bins * np.exp(np.minimum(e, 700.0))
         first = np.minimum(np.ceil(at / self.step), self.points).astype(np.intp)
-        bound = self._above[0][first] - at * self._above[1][first]
+        bound = self.up * self._above[0][first] - at * self._above[1][first]
         return np.asarray(np.clip(bound + self.lost + self.slack, 0.0, 1.0))
 
     def backward(self, e: Floats) -> Floats:
         """E(1 − tS/N)₊."""
         t = np.exp(np.minimum(e, 700.0))
         last = np.minimum(np.ceil(self.bins / t / self.step), self.points).astype(np.intp)
-        bound = self._below[0][last] - t / self.bins * self._below[1][last]
+        bound = self.up * self._below[0][last] - t / self.bins * self._below[1][last]
         return np.asarray(np.clip(bound + self.slack * (1 + t), 0.0, 1.0))
 
 
 def _outwards(mu: float, step: float, top: float) -> Floats:
     """min(Y, top) on the grid: of each cell the mass at both ends, with the mean that it had."""
     points = step * np.arange(math.ceil(top / step) + 1)
-    logs = np.log(np.maximum(points, 1e-300)) / mu
+    logs = np.append(-np.inf, np.log(points[1:])) / mu
     mass, moment = _between(logs + mu / 2), _between(logs - mu / 2)
     up = np.clip((moment - points[:-1] * mass) / step, 0.0, mass)
     found = np.zeros(len(points))
