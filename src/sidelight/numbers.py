@@ -88,15 +88,22 @@ def percent_up(share: float) -> str:
     """A bound on a probability in percent, never printed smaller than it is."""
     share = min(max(float(share), 0.0), 1.0)
     hundred = Decimal(repr(share)) * 100
-    places = 0 if share in (0.0, 1.0) else 1 if hundred >= 10 else 2 - hundred.adjusted()
+    if share in (0.0, 1.0):
+        places = 0
+    elif hundred > Decimal("99.9"):  # the digits that say how far it is from certainty
+        places = min(_MOST_PLACES, -(100 - hundred).adjusted())
+    else:
+        places = 1 if hundred >= 10 else 2 - hundred.adjusted()
     rounded = hundred.quantize(Decimal(1).scaleb(-places), rounding=ROUND_CEILING)
     text = f"{rounded:f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text}\u202f%"
 
 
-EVEN = "50\u00a0:\u00a050"  # what an attacker starts at
+_MOST_PLACES = 4  # of a percentage that is nearly 100
 
 
 def right_in(share: float) -> str:
     """How often an attacker is right; a bound that rounds to 100 % is none."""
-    return "may be right every time" if share > 0.999 else f"is right at most {percent_up(share)} of the time"
+    if percent_up(share) == percent_up(1.0):
+        return "may guess correctly every time"
+    return f"guesses correctly at most {percent_up(share)} of the time, on average over results"

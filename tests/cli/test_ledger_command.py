@@ -246,7 +246,7 @@ def test_an_export_into_a_folder_that_is_not_there(run: Any, file: Path, tmp_pat
 def test_a_budget_that_protects_little_is_warned_of(run: Any, tmp_path: Path) -> None:
     args = ("--name", "people", "--relation", "add-or-remove-one", "--delta", "1e-6", "--epsilon")
     small = run("ledger", "init", tmp_path / "a.ledger", *args, "3")
-    assert small.err == "" and "is right at most 95.3 % of the time" in small.words
+    assert small.err == "" and "guesses correctly at most 95.3 % of the time" in small.words
     outcome = run("ledger", "init", tmp_path / "b.ledger", *args, "12")
     assert outcome.code == 0 and outcome.err.startswith("warning: ε = 12 protects little")
-    assert outcome.err.count("\n") == 1 and "may be right every time" in outcome.words
+    assert outcome.err.count("\n") == 1 and "at most 99.9994 % of the time" in outcome.words

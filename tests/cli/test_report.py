@@ -73,6 +73,18 @@ def test_a_false_claim_is_a_failure(run: Run, tmp_path: Path) -> None:
     assert run("report", tmp_path, "--json").json["holds"] is False
 
 
+@pytest.mark.parametrize(
+    "fact", ["public_is_public", "public_is_independent", "size_is_public", "nothing_else_released"]
+)
+def test_an_assumption_that_is_not_true_is_a_failure(
+    run: Run, model: Path, tmp_path: Path, fact: str
+) -> None:
+    (tmp_path / "facts.toml").write_text(f"{fact} = false\n")
+    result = run("report", model, "--facts", tmp_path / "facts.toml")
+    assert result.code == 1 and "WARNING" in result.out
+    assert run("report", model).code == 1  # it is in the card now
+
+
 def test_a_failed_audit_is_a_failure(run: Run, tmp_path: Path) -> None:
     body = full_card().to_dict()
     body["audits"][0]["passed"] = False

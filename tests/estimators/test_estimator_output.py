@@ -148,7 +148,7 @@ def test_a_report_is_one_file_and_its_card(tmp_path: Path) -> None:
     assert card.scores == scores and card.data["target"] == "sick" and card.data["columns"][0] == "age"
     model.save(tmp_path / "m")
     again = PrivateClassifier.load(tmp_path / "m").report(tmp_path / "again.html", scores=scores)
-    assert again.title == "A model of sick" and again.scores == scores
+    assert again.title == "A model that predicts 'sick'" and again.scores == scores
     assert on_arrays().report(tmp_path / "array.html").data["private_records"] == 1500
 
 

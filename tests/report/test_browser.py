@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from tests.report.cards import card, full_card, hostile_card
 
-from sidelight.report import write_report
+from sidelight.report import Card, write_report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -31,6 +32,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "none": card("non_private"),
         "unused": card("only_public"),
         "mixture": card("rsgd_ar"),
+        "warned": warned_card(),
     }.items():
         write_report(one, folder / f"{name}.html")
     return folder
@@ -42,6 +44,16 @@ def browser() -> Iterator[Any]:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield running
         running.close()
+
+
+def warned_card() -> Card:
+    """With every fact at the head of page one, and every warning that a declared fact can cause."""
+    who = ("purpose", "controller", "operator", "legal_basis", "recipients", "data_subjects", "necessity")
+    not_true = ("public_is_public", "public_is_independent", "nothing_else_released")
+    facts = {name: "a few words" for name in who} | dict.fromkeys(not_true, False)
+    columns = {**full_card().data, "columns": ["race"]}
+    special = {"special_categories": ["race"], "records_per_person": 4}
+    return replace(full_card(), facts=facts | special, data=columns)
 
 
 class Visit:
@@ -225,9 +237,10 @@ def test_print_is_light_on_white_without_controls(browser: Any, pages: Path) -> 
         assert pdf.startswith(b"%PDF") and 3 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 8
 
 
-def test_what_is_signed_is_one_page(browser: Any, pages: Path) -> None:
+@pytest.mark.parametrize("name", ["full", "warned"])
+def test_what_is_signed_is_one_page(browser: Any, pages: Path, name: str) -> None:
     """As laid out for A4, whose printable height is 273 mm."""
-    with Visit(browser, pages / "full.html", width=688) as visit:  # 182 mm
+    with Visit(browser, pages / f"{name}.html", width=688) as visit:  # 182 mm
         visit.page.emulate_media(media="print")
         box = visit.page.locator(".sheet").bounding_box()
         assert box is not None and box["y"] + box["height"] < 273 / 25.4 * 96

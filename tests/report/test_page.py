@@ -169,7 +169,8 @@ def test_the_promise_is_said_in_words_and_in_symbols() -> None:
     assert "Pr[M(D) ∈ S] ≤ eε · Pr[M(D′) ∈ S] + δ" in page.words
     assert (
         "one record replaced by any other" in page.words
-        and "is at most 2.72 times its probability if another takes its place, plus 10−5" in page.words
+        and "at most 2.72 times as likely (plus δ) with this record as if another record takes its place"
+        in page.words
     )
     for not_covered in ("several records", "The public records", "Side channels"):
         assert not_covered in page.words
@@ -208,7 +209,7 @@ def test_large_epsilons_do_not_sound_safe() -> None:
     cost = accountants.epsilon(events.gaussian(0.2), delta=1e-5, relation="replace-one")
     one = with_statement(card("output_perturbation"), epsilon=cost, events=[event])
     words = Page(html(one)).words
-    assert "starts at 50 : 50 is right at most 99.4 % of the time (50 % without the model)" in words
+    assert "guesses correctly at most 99.4 % of the time, on average over results (50 % without" in words
     assert "protects little" in words and "almost" not in words
 
 
@@ -242,7 +243,7 @@ def test_several_records_of_a_person_cost_what_group_privacy_says() -> None:
 def test_ledger_shows_every_event_and_the_totals() -> None:
     words = Page(html(full_card())).words
     assert "(this)" in words and "output_perturbation" in words and "used of the budget" in words
-    assert "This fit is in no ledger" in Page(html(card("dp_sgd"))).words
+    assert "not recorded in a ledger" in Page(html(card("dp_sgd"))).words
 
 
 def test_training_charts_of_an_adaptive_method() -> None:

@@ -112,8 +112,8 @@ def test_public_records_that_are_declared_not_to_be_public_are_an_alarm() -> Non
     facts = {**GOOD, "public_is_public": False}
     one = replace(full_card(), facts=facts)
     row = next(row for row in evaluation(one) if row.topic == "Public records")
-    assert row.state == "open" and "consented (reports): denied" in row.text
-    assert "declared not to be public" in " ".join(alarms(one)) and 'class="state denied"' in html(one)
+    assert row.state == "open" and "consented (reports): not true" in row.text
+    assert "declared not to be public" in " ".join(alarms(one)) and 'class="state not-true"' in html(one)
     assert html(one).count("declared not to be public") == 1 and 'class="alarm"' in html(one)
     assert alarms(replace(full_card(), facts=GOOD)) == []
     nothing = replace(one, data={**one.data, "public_records": 0})

@@ -94,7 +94,7 @@ def _in_people(card: Card) -> list[str]:
         epsilon, delta = plain_up(who.epsilon, 4), plain_up(who.delta, 3)
         lines.append(f"per person (at most {who.records} records): ε = {epsilon}, δ = {delta}")
     allowed = delta_allows(card)
-    return lines if allowed is None else [*lines, f"δ allows {allowed}"]
+    return lines if allowed is None else [*lines, allowed]
 
 
 def _gain_lines(card: Card) -> list[str]:
@@ -182,7 +182,7 @@ def _charge_lines(contract: Contract, facts: Json, *, refused: bool) -> list[str
         lines.append(f"per person (at most {most} records): {cost}")
     person = contract.unit != "record" or "records_per_person" in facts
     if 0 < epsilon < float("inf"):
-        lines.append(f"δ allows {what_delta_allows(n, delta, person=person, records=most)}")
+        lines.append(what_delta_allows(n, delta, person=person, records=most))
     payer = contract.payer
     if payer is None:
         return [*lines, "no ledger: this charge is not recorded"]

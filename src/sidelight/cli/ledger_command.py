@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.errors import InputError, LedgerError, listed, nearest
 from sidelight.files import missing
-from sidelight.numbers import EVEN, plain_down, plain_up, right_in
+from sidelight.numbers import plain_down, plain_up
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -95,6 +94,8 @@ def init(
         raise InputError("--any-size: a part has other contents than the whole; leave out --fingerprint")
     from sidelight.privacy.ledger import Ledger
     from sidelight.privacy.statement import warn_of_epsilon
+    from sidelight.report.decision import when_spent
+    from sidelight.report.guarantee import beforehand
 
     new = not (file.exists() or file.is_symlink())
     with Ledger.create(file) if new else Ledger.open(file) as ledger:
@@ -113,14 +114,8 @@ def init(
             f"{name} {what} in {file}, with ε = {epsilon:g} and δ = {delta:g} for all runs, {relation}"
         )
     )
-    share = (1 + math.tanh(epsilon / 2) + delta * (1 - math.tanh(epsilon / 2))) / 2
-    asked = "whether a record" if relation == "add-or-remove-one" else "which of two records"
-    click.echo(
-        terminal.fold(
-            f"once all of it is spent, an attacker who knows every other record, starts at {EVEN} and "
-            f"guesses {asked} was used {right_in(share)}"
-        )
-    )
+    attacker = f"an attacker who knows every other record and {beforehand(relation)},"
+    click.echo(terminal.fold(when_spent(epsilon, delta, attacker)))
     warn_of_epsilon(epsilon)
 
 

@@ -10,7 +10,7 @@ import click
 from sidelight.cli import terminal
 from sidelight.errors import InputError
 from sidelight.files import missing, write_bytes
-from sidelight.numbers import EVEN, plain_up, right_in
+from sidelight.numbers import plain_up, right_in
 
 if TYPE_CHECKING:
     from sidelight.arrays import Json
@@ -53,7 +53,8 @@ def command(
     MODEL is a folder that `sidelight fit` wrote, or the privacy.json in it. The report is one HTML file that
     opens offline. Its ε is recomputed from the events in the card. The exit code
     is 1 if the card claims less than they cost, holds a failed audit, declares
-    that the public records are not public, or does not match the weights beside it.
+    that an assumption is not true (or the public records not public), or does not
+    match the weights beside it.
 
     \b
       sidelight report model/
@@ -88,7 +89,7 @@ def command(
     terminal.as_json(summary) if as_json else _print(summary)
     if open_:
         click.launch(report.resolve().as_uri())
-    sound = summary["holds"] and summary["public_is_public"] is not False
+    sound = summary["holds"] and summary["public_is_public"] is not False and not summary["not_true"]
     return 0 if sound and not summary["audits_failed"] and not summary["files_changed"] else 1
 
 
@@ -158,7 +159,14 @@ def _summary(card: Card, report: Path) -> Json:
 def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
     from sidelight.privacy import events
     from sidelight.report.facts import undeclared
-    from sidelight.report.guarantee import alarms, delta_allows, private_units, protected, right_guesses
+    from sidelight.report.guarantee import (
+        alarms,
+        delta_allows,
+        not_true,
+        private_units,
+        protected,
+        right_guesses,
+    )
 
     facts: Json = {
         "title": card.title,
@@ -175,6 +183,7 @@ def _facts(card: Card, promise: Guarantee, attack: TradeOff | None) -> Json:
         "audits_failed": sum(row.get("passed") is not True for row in card.audits),
         "public_is_public": card.facts.get("public_is_public"),
         "alarms": alarms(card),
+        "not_true": not_true(card),
         "undeclared": undeclared(card.facts),
         "privacy_json_sha256": card.digest,
     }
@@ -222,7 +231,7 @@ def _lines(summary: Json) -> list[tuple[str, str]]:
         lines.append(("δ allows", summary["delta_allows"]))
     lines.append(("charged", summary["charged"]))
     if "right_guesses" in summary:
-        lines.append(("attacker", f"who starts at {EVEN} {right_in(summary['right_guesses'])}"))
+        lines.append(("attacker", right_in(summary["right_guesses"])))
     if summary["guarantee"] == "private" and "advantage" in summary:
         power = summary["true_positive_rate"]["0.01"]
         attack = f"at 1\u202f% false positives, at most {plain_up(100 * power, 3)}\u202f% true positives"

@@ -144,7 +144,7 @@ class EstimatorOutput:
         schema: Schema | None = getattr(self, "schema_", None)
         if data is None and schema is not None:
             data = table_facts(schema, self.privacy_.details)
-        named = title or ("" if schema is None else f"A model of {schema.target.name}")
+        named = title or ("" if schema is None else f"A model that predicts {schema.target.name!r}")
         with suppress(Exception):  # a charged fit is stored even if its figures fail
             given["effects"] = self.effects()
         return card_of(self, title=named, data=data, **given)

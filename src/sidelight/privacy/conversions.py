@@ -104,6 +104,12 @@ def _gdp_mu(epsilon: float, delta: float) -> float:
 # Rényi
 
 
+def right_at_most(epsilon: float, delta: float) -> float:
+    """How often a guess at even odds is right at most under (ε, δ): half of 1 + (e^ε − 1 + 2δ)/(e^ε + 1)."""
+    half = math.tanh(epsilon / 2)
+    return min(1.0, (1 + half + delta * (1 - half)) / 2)
+
+
 def rdp_to_dp(
     order: float, rdp: float, delta: float, *, conversion: Literal["improved", "classic"] = "improved"
 ) -> float:

@@ -12,8 +12,8 @@ import numpy as np
 
 from sidelight.arrays import Json
 from sidelight.errors import PrivacyWarning, users_line
-from sidelight.numbers import EVEN, plain_up
-from sidelight.privacy import events
+from sidelight.numbers import plain_up, right_in
+from sidelight.privacy import conversions, events
 from sidelight.privacy.events import Event, Relation
 
 WEAK_EPSILON = 10.0  # at this ε what comes out may be 22,026 times as likely with a record as without it
@@ -127,18 +127,23 @@ def plain(value: object) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
+def is_weak(epsilon: float) -> bool:
+    """Whether ε promises next to nothing. Two digits decide: a plan calibrated to 10 may cost 9.99."""
+    return float(f"{epsilon:.2g}") >= WEAK_EPSILON
+
+
 def warn_of_epsilon(epsilon: float) -> bool:
     """Give one PrivacyWarning, and return True, where ε promises next to nothing.
 
-    That is, against somebody who knows the other records. Two digits decide: a plan that is calibrated to 10
-    may cost 9.99.
+    That is, against somebody who knows the other records. The share is that of the worst mechanism with this
+    ε; a report has that of the one that ran.
     """
-    if not math.isfinite(epsilon) or float(f"{epsilon:.2g}") < WEAK_EPSILON:
+    if not math.isfinite(epsilon) or not is_weak(epsilon):
         return False
     warnings.warn(
-        f"ε = {epsilon:.4g} protects little: an attacker who knows every other record and starts at "
-        f"{EVEN} may be right about the remaining one more than 99.99\u202f% of the time "
-        "(73\u202f% at ε = 1)",
+        f"ε = {epsilon:.4g} protects little: by ε alone, an attacker who knows every other record "
+        f"{right_in(conversions.right_at_most(epsilon, 0.0))}; the report has the bound for the mechanism "
+        "that ran, which may be lower",
         PrivacyWarning,
         stacklevel=users_line(),
     )

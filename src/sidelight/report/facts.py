@@ -51,6 +51,7 @@ FACTS: dict[str, tuple[str, Kind]] = {
     # for a data protection impact assessment
     "data_subjects": ("whose data it is", "text"),
     "special_categories": ("columns with special categories of data (GDPR Art. 9)", "texts"),
+    "special_categories_condition": ("condition for special categories (GDPR Art. 9(2))", "text"),
     "automated_decisions": ("decisions about people that rest on the model (GDPR Art. 22)", "text"),
     "necessity": ("why private records are needed", "text"),
     "risks": ("risks to the people concerned", "texts"),
@@ -136,4 +137,5 @@ def declared(facts: Json) -> list[tuple[str, str | None]]:
 
 def undeclared(facts: Json) -> list[str]:
     """The names of the facts that nobody declared, as a file of facts has them."""
-    return [name for name in FACTS if facts.get(name) is None]
+    needless = () if facts.get("special_categories") else ("special_categories_condition",)
+    return [name for name in FACTS if facts.get(name) is None and name not in needless]

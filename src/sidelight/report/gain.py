@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sidelight.numbers import pretty
+from sidelight.numbers import count, percent, pretty
 from sidelight.report.card import number
 from sidelight.scoring import NAMES
 
 SHARES = ("accuracy", "balanced_accuracy")
+_REDUCTION = "reduction of the "
 _NORMAL = 1.96  # a 95 % interval is so many standard errors
 
 
@@ -28,6 +29,7 @@ class Gain:
         unit: behind a number: " points", " %" or nothing.
         where: on which records it was measured.
         returned: whether the private model was returned.
+        private, public: the score with private records and without, if both are known.
     """
 
     score: str
@@ -36,6 +38,8 @@ class Gain:
     unit: str
     where: str
     returned: bool = True
+    private: float | None = None
+    public: float | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -52,6 +56,21 @@ class Gain:
         if low > 0:
             return "The private records helped."
         return "The private records did not help." if high < 0 else "This cannot tell whether they helped."
+
+    def levels(self, public_records: int | None = None) -> str:
+        """From what to what: "78.7 % correct with private records, 58.7 % from 50 public records alone"."""
+        if self.private is None or self.public is None:
+            return ""
+        first, second = (self._level(value) for value in (self.private, self.public))
+        if self.score == NAMES["accuracy"]:
+            first += " correct"
+        else:
+            first = f"{self.score.removeprefix(_REDUCTION)} {first}"
+        many = "" if public_records is None else f"{count(public_records)} "
+        return f"{first} with private records, {second} from {many}public records alone"
+
+    def _level(self, value: float) -> str:
+        return percent(value) if self.unit == " points" else pretty(value, 3)
 
     @property
     def size(self) -> str:
@@ -74,17 +93,16 @@ def gain_over_public(scores: Mapping[str, object], details: Mapping[str, object]
 def _on_private_records(found: Mapping[str, object]) -> Gain | None:
     names = ("value", "error", "loss_public", "accuracy", "accuracy_public", "accuracy_error")
     known = {name: value for name in names if (value := _finite(found.get(name))) is not None}
-    where, returned = "on private records, with noise, inside this budget", found.get("kept") is not False
+    where, returned = "on the private records, with noise, inside this ε", found.get("kept") is not False
     if {"accuracy", "accuracy_public", "accuracy_error"} <= set(known):
         value, error = known["accuracy"] - known["accuracy_public"], math.sqrt(2) * known["accuracy_error"]
-        return Gain("accuracy", 100 * value, 100 * error, " points", where, returned)
+        levels = known["accuracy"], known["accuracy_public"]
+        return Gain("accuracy", 100 * value, 100 * error, " points", where, returned, *levels)
     if not {"value", "error", "loss_public"} <= set(known) or known["loss_public"] <= 0:
         return None
     scale = 100 / known["loss_public"]
     name = "squared error" if found.get("loss") == "square" else "log loss"
-    return Gain(
-        f"reduction of the {name}", scale * known["value"], scale * known["error"], " %", where, returned
-    )
+    return Gain(f"{_REDUCTION}{name}", scale * known["value"], scale * known["error"], " %", where, returned)
 
 
 def _on_held_out_rows(scores: Mapping[str, object]) -> Gain | None:
@@ -98,10 +116,9 @@ def _on_held_out_rows(scores: Mapping[str, object]) -> Gain | None:
     where = f"on {rows:,} held-out public rows" if isinstance(rows, int) else "on held-out public rows"
     title = NAMES.get(name, name.replace("_", " "))
     if lower_is_better(name):
-        title = f"reduction of the {title}"
-    return Gain(
-        title, share * value, None if error is None else share * error, " points" * (share > 1), where
-    )
+        title = f"{_REDUCTION}{title}"
+    error = None if error is None else share * error
+    return Gain(title, share * value, error, " points" * (share > 1), where, True, mine, theirs)
 
 
 def lower_is_better(name: str) -> bool:

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Literal
 
 from scipy.special import ndtr
 
 from sidelight.methods.declare import DECLARATIONS
-from sidelight.numbers import EVEN, count, pretty, right_in, rounded, up
+from sidelight.numbers import count, pretty, right_in, rounded, scientific, up
 from sidelight.privacy import accountants, conversions, events
-from sidelight.privacy.events import Event
+from sidelight.privacy.events import Event, Relation
 from sidelight.privacy.noise import SEED_ASSUMPTION
-from sidelight.privacy.statement import WEAK_EPSILON
+from sidelight.privacy.statement import is_weak
 from sidelight.report.card import Card, number
-from sidelight.report.tradeoff import attack_on, cost_of, right_at_most
+from sidelight.report.tradeoff import attack_on, cost_of
 
 Kind = Literal["private", "unused", "none", "false"]
 _TOLERANCE = 1e-4  # relative; versions of SciPy differ in the last digits
 _SEVERAL = (2, 5, 20)  # records of one person
+_EXAMPLE = 5  # of these, on page one
 NOT_COVERED = (
     "What the data says about people in general. A true finding about smokers holds for a smoker, whether or "
     "not that person's record was used.",
@@ -123,7 +124,9 @@ def right_guesses(card: Card, who: Protected) -> float | None:
         bound = attack_on(card)
         return None if bound is None else bound.right_guesses
     mu = accountants.gdp(card.plan)
-    return right_at_most(who.epsilon, who.delta) if mu is None else float(ndtr(who.records * mu / 2))
+    return (
+        conversions.right_at_most(who.epsilon, who.delta) if mu is None else float(ndtr(who.records * mu / 2))
+    )
 
 
 def private_units(card: Card) -> int | None:
@@ -139,8 +142,24 @@ def what_delta_allows(n: int, delta: float, *, person: bool, records: int = 1) -
     """
     what, units = ("each person's records", "people") if person else ("each record", "records")
     most = "at most " if records > 1 else ""
-    expected = f"{most}n·δ\u00a0=\u00a0{_decimals(n * delta)}"
-    return f"publishing {what} outright with probability δ, on average {expected} of {most}{count(n)} {units}"
+    return (
+        f"Worst case that δ by itself would permit: {what} exposed with probability {_one_in(delta)}, "
+        f"{most or 'about '}{_decimals(n * delta)} of {most}{count(n)} {units} expected"
+    )
+
+
+def _one_in(probability: float) -> str:
+    """A small probability for people, rounded up: "one in a million", "one in 3.33 million"."""
+    one_in = float(1 / Decimal(repr(probability)))
+    if one_in < 2:
+        return up(probability, 2)
+    if one_in >= 1e15:
+        return f"one in {scientific(one_in)}"
+    for size, name in _SIZES:
+        if one_in >= size:
+            many = f"{float(rounded(one_in / size, 3, ROUND_FLOOR)):g}"
+            return f"one in {'a' if many == '1' else many}{name}"
+    return f"one in {count(math.floor(float(rounded(one_in, 3, ROUND_FLOOR))))}"
 
 
 def delta_allows(card: Card) -> str | None:
@@ -152,12 +171,13 @@ def delta_allows(card: Card) -> str | None:
 
 
 _READABLE = math.log(1e15)
+_SIZES = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
 
 
 def times_as_likely(epsilon: float) -> str:
     """e^ε for people: "2.72 times", "485 million times"."""
     factor = math.exp(epsilon)
-    for size, name in ((1e12, " trillion"), (1e9, " billion"), (1e6, " million")):
+    for size, name in _SIZES:
         if factor >= size:
             return f"{up(factor / size, 3)}{name} times"
     return f"{count(math.ceil(factor))} times" if factor >= 1000 else f"{up(factor, 3)} times"
@@ -167,13 +187,16 @@ def alarms(card: Card) -> list[str]:
     """What no reader may miss, in the page and in a terminal."""
     lines = []
     who, kind = protected(card), _kind(card, cost_of(card, card.plan))
-    if kind == "private" and float(f"{who.epsilon:.2g}") >= WEAK_EPSILON:
+    if kind in ("private", "unused") and (false := not_true(card)):
+        said = "; ".join(f"that {line}" for line in false)
+        lines.append(f"The guarantee below does not hold as stated: it was declared {said}.")
+    if kind == "private" and is_weak(who.epsilon):
         right = right_guesses(card, who)
-        share = "" if right is None else f": an attacker who starts at {EVEN} {right_in(right)}"
+        share = "" if right is None else f": an attacker {right_in(right)}"
         lines.append(f"ε = {up(who.epsilon)} per {who.whose} protects little{share}.")
     n = private_units(card)
     if kind == "private" and n is not None and n * who.delta >= 1:
-        lines.append(f"δ = {up(who.delta, 3)} is too large. It allows {delta_allows(card)}.")
+        lines.append(f"δ = {up(who.delta, 3)} is too large. {delta_allows(card)}.")
     if card.facts.get("public_is_public") is False and uses_public(card):
         lines.append(f"The public records are {NOT_PUBLIC}.")
     if any(row.get("passed") is not True for row in card.audits):
@@ -181,6 +204,23 @@ def alarms(card: Card) -> list[str]:
     if SEED_ASSUMPTION in card.statement["assumptions"]:
         lines.append(f"Made with a fixed seed: {SEED_ASSUMPTION}.")
     return lines
+
+
+_NOT_TRUE = {
+    "public_is_independent": "public records were taken, made or chosen by looking at the private ones",
+    "size_is_public": "the number of records, the columns or their types are not public",
+    "nothing_else_released": "a setting was chosen by looking at these records, or something else learned "
+    "from them is released, without being charged",
+}
+
+
+def not_true(card: Card) -> list[str]:
+    """Assumptions of the guarantee that somebody declared not to be true, as what is true instead."""
+    return [
+        words
+        for fact, words in _NOT_TRUE.items()
+        if card.facts.get(fact) is False and (fact != "public_is_independent" or uses_public(card))
+    ]
 
 
 def uses_public(card: Card) -> bool:
@@ -228,30 +268,50 @@ def _said(card: Card, kind: Kind, cost: float | None, who: Protected) -> tuple[s
             "private records: ε = 0.",
         )
     headline = f"ε\u00a0=\u00a0{up(who.epsilon)} at δ\u00a0=\u00a0{up(who.delta, 3)} per {who.whose}"
-    return headline, (_likelihood(card, who), _attacker(card, who), *_exception(card))
+    return headline, (*_for_whom(card, who), _likelihood(card, who), _attacker(card, who), *_exception(card))
+
+
+def _for_whom(card: Card, who: Protected) -> tuple[str, ...]:
+    """What the promise to a person rests on."""
+    if card.unit != "record":
+        return ()
+    if who.whose == "person":
+        most = count_records(who.records)
+        return (f"Per person, if no one has more than {most} (declared, not checked).",)
+    unknown = "Per record only. How many records one person has was not declared"
+    epsilon, delta = several(card, _EXAMPLE)
+    if delta >= 1:
+        return (f"{unknown}: for {_EXAMPLE} group privacy leaves no bound.",)
+    at = "" if delta == who.delta else f" at δ\u00a0=\u00a0{up(delta, 3)}"
+    return (f"{unknown}: for {_EXAMPLE} it would be ε\u00a0=\u00a0{up(epsilon)}{at}.",)
+
+
+def count_records(records: int) -> str:
+    """ "1 record", "4 records"."""
+    return f"{count(records)} record{'' if records == 1 else 's'}"
 
 
 def _likelihood(card: Card, who: Protected) -> str:
     """The definition in words, with its numbers."""
-    held = "" if who.records == 1 else f" (at most {count(who.records)} records)"
-    one = "any one private record" if who.whose == "record" else f"any one person{held}"
+    one = f"any one {'private record' if who.whose == 'record' else 'person'}"
     if card.unit not in ("record", "person"):
         one += f", which is all rows that share a value of {card.unit!r}"
     if who.epsilon > _READABLE:
         digits = math.floor(who.epsilon / math.log(10)) + 1
         return (
-            f"Take {one}. How much likelier a result may become is bounded only by a number of "
+            f"Take {one}. How much likelier an outcome may become is bounded only by a number of "
             f"{count(digits)} digits, which is no protection in practice."
         )
     if who.whose == "record":
-        used, it, other = "the record is used", "it is", "another takes its place"
+        it, without, other = "this record", "without it", "if another record takes its place"
     else:
-        used, it, other = "that person's records are used", "they are", "others take their place"
-    without = f"{it} not" if card.relation == "add-or-remove-one" else other
-    plus = f", plus {up(who.delta, 3)}" if who.delta else ""
+        it, without, other = "this person's records", "without them", "if other records take their place"
+    if card.relation != "add-or-remove-one":
+        without = other
+    plus = " (plus δ)" if who.delta else ""
     return (
-        f"Take {one}. For any set of results, its probability if {used} is at most "
-        f"{times_as_likely(who.epsilon)} its probability if {without}{plus}, and vice versa."
+        f"Take {one}. Any outcome is at most {times_as_likely(who.epsilon)} as likely{plus} with {it} as "
+        f"{without}, and the reverse."
     )
 
 
@@ -260,14 +320,24 @@ def _attacker(card: Card, who: Protected) -> str:
     if right is None:
         return "What that leaves to an attacker is not known: no accountant gives a curve for these events."
     return (
-        f"An attacker who has the model, knows everyone else's records and starts at {EVEN} "
+        f"An attacker who has the model, knows everyone else's records and {beforehand(card.relation, who)}, "
         f"{right_in(right)} (50\u202f% without the model)."
     )
 
 
+def beforehand(relation: Relation, who: Protected | None = None) -> str:
+    """What an attacker starts with, of a record if nobody is named."""
+    person = who is not None and who.whose == "person"
+    if relation == "add-or-remove-one":
+        what = "this person's records were" if person else "this record was"
+        return f"thinks it equally likely beforehand that {what} or {what.split()[-1]} not used"
+    which = "which of two people's records were" if person else "which of two records was"
+    return f"must guess {which} used, both equally likely beforehand"
+
+
 def _exception(card: Card) -> tuple[str, ...]:
     allowed = delta_allows(card)
-    return () if allowed is None else (f"What δ allows: {allowed}.",)
+    return () if allowed is None else (f"{allowed}.",)
 
 
 def _decimals(value: float) -> str:

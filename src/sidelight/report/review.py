@@ -91,7 +91,7 @@ def evaluation(card: Card) -> list[Evaluated]:
         Evaluated("Unit of privacy", _unit(card), known),
         Evaluated("Neighboring datasets", f"{card.relation}: {changed(card)}"),
         Evaluated(
-            "Composition over releases", " ".join(lifetime(card)),
+            "Composition over releases", " ".join(line for line, _ in lifetime(card)),
             "answered" if card.statement.get("ledger") else "open",
         ),
         Evaluated("Mechanism and sensitivity", _mechanism(card)),
@@ -240,7 +240,7 @@ def registry_entry(card: Card) -> Json:
             "model_name": "Federated" if " clients" in _public_facts(card) else "Central",
             "actors": _trust(card),
             "release_type": "One release",
-            "release_type_details": " ".join(lifetime(card)),
+            "release_type_details": " ".join(line for line, _ in lifetime(card)),
             "data_source_type": "Static",
             "access_type": "Non-interactive",
         },

@@ -173,12 +173,6 @@ def _coins(p: Floats, q: Floats, a: Floats) -> Floats:
     return np.where(np.isnan(total), math.inf, total)
 
 
-def right_at_most(epsilon: float, delta: float) -> float:
-    """How often a guess at even odds is right at most under (ε, δ): half of 1 + (e^ε − 1 + 2δ)/(e^ε + 1)."""
-    half = math.tanh(epsilon / 2)
-    return min(1.0, (1 + half + delta * (1 - half)) / 2)
-
-
 # ---------------------------------------------------------------------------------------------------
 # accounting of events that come from a file: what they cost, or None where no accountant can tell
 #
