@@ -165,6 +165,19 @@ def test_batches_of_another_law_are_seen(fault, monkeypatch):
         assert bool(performs_its_event(turns, 60)) == (fault != "none")
 
 
+@pytest.mark.parametrize("turns", [Turns(1.0, 3, 12, Strategy((1.0,)), secret=True), LIMITED])
+def test_places_that_are_dealt_out_are_seen(turns, monkeypatch):
+    """In a shuffle one record more moves others, and no batch's size is left to chance."""
+    assert not performs_its_event(turns, 60)
+
+    def dealt(self):
+        places = np.arange(self._n) % self._turns.cycle
+        return np.random.default_rng(list(self._key)).permutation(places)
+
+    monkeypatch.setattr(Places, "_place", property(dealt))
+    assert performs_its_event(turns, 60)
+
+
 def test_a_band_that_is_not_charged_is_seen(monkeypatch):
     original = Correlation.__init__
 

@@ -60,7 +60,18 @@ def _takes_turns(turns: Turns, n: int, noise: Noise) -> list[Finding]:
     per_place = drawn.sum(axis=(0, 2)) * turns.cycle / max(total, 1) - 1
     if np.abs(per_place).max() > 8 * math.sqrt(turns.cycle / max(total, 1)) + 1e-9:
         return [Finding(PROMISE, f"{said}, but some places of the cycle have more records than others")]
+    if not _places_are_independent(turns, n, noise):
+        return [Finding(PROMISE, f"{said}, but places are dealt out: one record decides those of others")]
     return []
+
+
+def _places_are_independent(turns: Turns, n: int, noise: Noise) -> bool:
+    """How many records the first place has, in many runs: as coins make it, not as a shuffle does."""
+    if not 1 < turns.cycle <= n:
+        return True
+    keys = [noise.generator.bytes(32) for _ in range(200)]
+    sizes = np.array([len(Places(turns, n, key=key).turn(0).members) for key in keys])
+    return _spread_as_poisson(sizes, n, 1 / turns.cycle)
 
 
 def _departure(event: events.Event, members: NDArray[np.int64], n: int) -> str | None:
