@@ -141,6 +141,7 @@ def test_the_lifetime_budget_and_what_all_of_it_would_allow() -> None:
     assert right <= float(bound) <= right + 0.11 and right_at_most(3.0, delta) == pytest.approx(right / 100)
     assert "Per record: budget" in text
     assert "not recorded in a ledger" in told(card("dp_sgd"))
+    assert "Per person: budget" in told(replace(one, facts={"records_per_person": 1}))
     two = told(replace(one, facts={"records_per_person": 2}))
     assert "Per record: budget" in two and "Per person (2 records): this run ε = " in two
     assert "the whole budget ε = 6 at δ = 2.11 × 10⁻⁴" in two  # δ(e^3 + 1), rounded up

@@ -103,7 +103,8 @@ def lifetime(card: Card) -> list[tuple[str, bool]]:
         unread = "The ledger could not be read when this card was made: what is left is not known."
         return [(f"{run} {unread}", False)]
     budget, delta, spent, used, left = values
-    whose = "record" if card.unit == "record" else "person"
+    who = protected(card)
+    whose = who.whose if who.records == 1 else "record"
     line = (
         f"{run} Per {whose}: budget for all runs ε = {up(budget)} at δ = {up(delta, 3)}; spent {up(spent)}, "
         f"used {up(used)} (the stricter total: it also covers runs chosen after seeing earlier results), "
