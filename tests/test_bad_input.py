@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a function as method": (classify(method=METHODS["dp_sgd"]), InputError, "dp_sgd is a function: call it"),
     "unknown loss": (classify(loss="hnge"), InputError, "'loss' parameter"),
     "unknown relation": (classify(relation="swap"), InputError, "'relation' parameter"),
-    "unknown assumption": (classify(assume_public=("labels",)), InputError, "may hold classes, bounds"),
+    "unknown assumption": (classify(assume_public=("labels",)), InputError, "accepts classes, bounds"),
     "assumption as text": (classify(assume_public="classes"), InputError, "'assume_public' parameter"),
     "seed of another kind": (classify(random_state=0.5), InputError, "'random_state' parameter"),
     "dataset without ledger": (classify(dataset="people"), InputError, "ledger"),
@@ -284,3 +284,17 @@ def test_bad_tables_are_refused_in_prediction(table: Any, message: str) -> None:
     for predict in (model.predict, model.decision_function, model.predict_proba):
         with pytest.raises(InputError, match=message):
             predict(table)
+
+
+def test_private_rows_are_not_taken_for_public_ones() -> None:
+    X, y = np.random.default_rng(0).normal(size=(200, 3)), np.arange(200) % 2
+    frame = pandas.DataFrame(X, columns=list("abc"))
+    for private, public in ((X, X), (X, X[:]), (frame, frame)):
+        with pytest.raises(InputError, match="must not be X"):
+            PrivateClassifier(epsilon=1.0).fit(private, y, X_public=public, y_public=y)
+
+
+def test_a_column_with_the_name_of_the_target_is_refused() -> None:
+    frame = pandas.DataFrame({"a": np.arange(200.0), "label": np.arange(200) % 2})
+    with pytest.raises(InputError, match="name of y"):
+        PrivateClassifier(epsilon=1.0, bounds=(0, 1)).fit(frame, frame["label"])

@@ -20,8 +20,8 @@ _BLOCK = re.compile(r"<!-- verdicts -->(.*?<!-- end of verdicts -->)?", re.DOTAL
 _NOTE = (
     "A lead is a difference of means, paired by seed where seeds are shared, with its standard error. "
     "*Repeats*: ahead by more than two standard errors in every cell in which the paper is ahead, and each "
-    "was run twice or more; *in part*: in some; *does not repeat*: in none. Made by "
-    "`python -m experiments.verdicts` from the committed runs."
+    "was run twice or more; *repeats in part*: in some of those cells; *does not repeat*: in none. "
+    "`python -m experiments.verdicts` makes this table from the committed runs."
 )
 _NAMED = 2  # claims that do not repeat, by name
 VERDICTS = ("repeats", "repeats in part", "does not repeat", "not testable here")
@@ -64,7 +64,7 @@ def table(claims: Sequence[Claim]) -> str:
             unsettled.setdefault(claim.settles, {})[claim.table] = None
     if unsettled:
         parts = [f"{settles} ({', '.join(named)})" for settles, named in unsettled.items()]
-        lines += ["", f"What would settle the rest: {'; '.join(parts)}."]
+        lines += ["", f"Still needed: {'; '.join(parts)}."]
     return "\n".join(lines)
 
 

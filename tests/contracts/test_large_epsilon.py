@@ -23,7 +23,7 @@ METHOD = dp_sgd(clip_norm=1.0, steps=5)
 
 def _estimator(epsilon: float, method: Any = METHOD) -> None:
     X, y = np.linspace(-1, 1, 80).reshape(40, 2), np.repeat([0, 1], 20)
-    PrivateClassifier(method, epsilon=epsilon, delta=1e-5).fit(X, y, X_public=X, y_public=y)
+    PrivateClassifier(method, epsilon=epsilon, delta=1e-5).fit(X, y, X_public=X.copy(), y_public=y)
 
 
 def _table(epsilon: float, method: Any = METHOD) -> None:

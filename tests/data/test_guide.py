@@ -244,7 +244,7 @@ def test_too_few_public_rows_and_named_methods_have_no_guide() -> None:
 def test_an_unknown_public_model_is_refused_before_the_charge() -> None:
     X, y = bent(100, 1)
     with pytest.raises(InputError, match="public_model"):
-        PrivateRegressor(epsilon=1.0, public_model="best").fit(X, y, X, y)
+        PrivateRegressor(epsilon=1.0, public_model="best").fit(X, y, X.copy(), y)
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_a_public_label_that_is_no_class_is_refused() -> None:
     X, y = bent(100, 1)
     labels = (y > 1).astype(int)
     with pytest.raises(InputError, match="classes"):
-        PrivateClassifier(epsilon=1.0, classes=[0, 1]).fit(X, labels, X, 2 * labels)
+        PrivateClassifier(epsilon=1.0, classes=[0, 1]).fit(X, labels, X.copy(), 2 * labels)
 
 
 # ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sidelight.privacy.ledger import Ledger
 N, B, STEPS = 1000, 100, 20
 torch.manual_seed(0)
 X, Y = torch.randn(N, 4), torch.randint(0, 3, (N,))
-pytestmark = pytest.mark.filterwarnings("ignore:delta=1e-05 is at least 1/n")
+pytestmark = pytest.mark.filterwarnings("ignore:delta = 1e-05 is at least 1/n")
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
 
 

@@ -95,7 +95,7 @@ def test_a_setting_is_replaced_where_another_is_better_by_more_than_its_error(
         def run(setting: CycleSetting) -> None:
             done = made.found.setdefault(setting, [])
             spread = torch.tensor([1.0, -1.0]).repeat(50).double() * (setting != CycleSetting())
-            done.append((2 - gain * (setting.epochs == 10) + spread).numpy())
+            done.append(Score((2 - gain * (setting.epochs == 10) + spread).numpy()))
 
         monkeypatch.setattr(made, "_run", run)
         return made.won()

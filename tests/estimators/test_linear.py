@@ -184,7 +184,7 @@ def test_relation_is_the_default_unless_asked() -> None:
     )
     other = PrivateClassifier("dp_sgd", epsilon=1.0, relation="replace-one").fit(X, Y, X_PUBLIC, Y_PUBLIC)
     assert other.privacy_.relation == "replace-one"
-    with pytest.raises(RelationError, match="not add-or-remove-one"):
+    with pytest.raises(RelationError, match="replace-one only"):
         classifier(relation="add-or-remove-one").fit(X, Y)
 
 

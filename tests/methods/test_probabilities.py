@@ -226,17 +226,19 @@ def test_a_named_method_is_trained_as_without_probabilities() -> None:
 def test_probabilities_of_the_default_are_true(classes: int, public: int) -> None:
     X, y = world(12_000, 0, classes=classes)
     Xt, yt = world(8_000, 1, classes=classes)
-    common: dict[str, Any] = {"epsilon": 1.0, "bounds": (-1, 1), "classes": range(classes), "random_state": 0}
-    errors = {}
-    for method, calibration in (("auto", "auto"), ("public_whitening", None)):
-        model = PrivateClassifier(method, calibration=calibration, **{"epsilon": 1.0, **common})
+    common: dict[str, Any] = {"epsilon": 1.0, "bounds": (-1, 1), "classes": range(classes)}
+
+    def error(method: str, calibration: str | None, seed: int) -> float:
+        model = PrivateClassifier(method, calibration=calibration, random_state=seed, **common)
         chance = model.fit(X, y, *world(public, 2, classes=classes)).predict_proba(Xt)
         np.testing.assert_allclose(chance.sum(axis=1), 1)
         np.testing.assert_array_equal(model.classes_[chance.argmax(axis=1)], model.predict(Xt))
-        errors[calibration] = calibration_error(chance.max(axis=1), chance.argmax(axis=1) == yt)
-    assert errors["auto"] < 0.03
+        return calibration_error(chance.max(axis=1), chance.argmax(axis=1) == yt)
+
+    # By noise alone an error varies from 0.014 to 0.036 with 12 public rows of four classes.
+    assert np.mean([error("auto", "auto", seed) for seed in range(3)]) < 0.03
     if public == 200:
-        assert errors[None] > 0.05  # planted by the method: its scores are too small
+        assert error("public_whitening", None, 0) > 0.05  # planted by the method: its scores are too small
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0])

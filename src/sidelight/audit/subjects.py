@@ -78,7 +78,7 @@ class Subject(Protocol):
         """A dataset of canaries; those that are not `present` are left out, or replaced by their opposite."""
 
     def canary_scores(self, model: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-        """For each canary, how much the released model looks as if it had been there."""
+        """For each canary, evidence in the released model that it was among the training records."""
 
     def run(self, world: World, *, seed: int) -> Outcome:
         """Train on a world."""

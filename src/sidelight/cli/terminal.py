@@ -92,7 +92,12 @@ def add_row(rows: Table, *cells: str) -> None:
     """Add text that somebody else may have chosen: shown as it is, without markup or escape sequences."""
     from rich.text import Text
 
-    rows.add_row(*(Text("".join(c if c.isprintable() else "\ufffd" for c in cell)) for cell in cells))
+    rows.add_row(*(Text("".join(c if _is_shown(c) else "\ufffd" for c in cell)) for cell in cells))
+
+
+def _is_shown(character: str) -> bool:
+    """Printable, or a space that keeps a number and its unit on one line."""
+    return character.isprintable() or character in "\u00a0\u202f"
 
 
 # ---------------------------------------------------------------------------------------------------

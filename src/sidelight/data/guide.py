@@ -308,12 +308,12 @@ class PublicGuide:
     def _check(self) -> None:
         """Raise for parts that do not fit together: one record is predicted."""
         if self.residual is not None and not 0 < self.residual < np.inf:
-            raise ValueError("a guide without a scale of the residuals")
+            raise ValueError("guide: the scale of the residuals is missing or not positive")
         if not np.isfinite([self.level, *self.together.values()]).all():
-            raise ValueError("a guide whose models have no weights")
+            raise ValueError("guide: a weight or the level is not finite")
         for center, reach in self.columns.values():
             if not ((reach > 0).all() and np.isfinite([center, reach]).all()):
-                raise ValueError("a guide without a scale of its columns")
+                raise ValueError("guide: the scale of a column is missing or not positive")
         said = self.of(np.zeros((1, len(self.lower) + (0 if self.own is None else self.own.outputs))))
         if said.columns.shape != (1, self.size) or (said.offset is not None and said.offset.shape != (1,)):
             raise ValueError("a guide whose models have other outputs")

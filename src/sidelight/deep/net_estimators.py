@@ -152,7 +152,7 @@ class PrivateNet(NestedMethod, BaseEstimator):  # type: ignore[misc]
     def _assumed(self, y_public: ArrayLike | None) -> tuple[str, ...]:
         """What is read off the private records, because the user says it is public; for the report."""
         if unknown := [one for one in self.assume_public if one not in self._may_assume]:
-            raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
+            raise InputError(f"assume_public accepts {', '.join(self._may_assume)}, not {unknown[0]!r}")
         if y_public is not None:
             return ()
         return tuple(read_off(what) for what in self.assume_public if getattr(self, what) is None)

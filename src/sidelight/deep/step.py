@@ -248,8 +248,8 @@ class PrivateStep:
         rehearse(optimizer, scheduler, steps=_OPEN_STEPS if self._open_ended else self._setting.steps)
         return self
 
-    def sample(self) -> Indices | None:
-        """The records, or persons, of the next batch, drawn as the accounting assumes; None: all of them.
+    def sample(self) -> Indices:
+        """The records, or persons, of the next batch, drawn as the accounting assumes.
 
         Each draw is for one step, in the order of the calls.
         """
@@ -258,7 +258,8 @@ class PrivateStep:
         ranks = self._join()
         if ranks is None:
             mine = self._draw()
-            self._sampled.add(np.arange(self._n) if mine is None else mine)
+            mine = np.arange(self._n) if mine is None else mine
+            self._sampled.add(mine)
             return mine
         if ranks.leads:
             with ranks.leading():

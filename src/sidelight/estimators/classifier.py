@@ -49,7 +49,7 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         relation: which datasets are neighbors; None takes the ledger's, and without a ledger
             add-or-remove-one, or replace-one for a method that is proved for that alone.
         loss: "logistic", "hinge", "huber" (huberized hinge), "square" or "softmax". None chooses: logistic
-            for two classes and softmax for more, which is measured (docs/choosing.md).
+            for two classes and softmax for more (measured in docs/choosing.md).
         bounds: (lower, upper) of the features, numbers or one each; None learns them from X_public. Values
             outside are clipped.
         center: which point of a feature maps to 0: the "middle" of its bounds, "zero", or the public "mean".
@@ -57,26 +57,26 @@ class PrivateClassifier(ScoreWarning, ClassifierMixin, PrivateLinear):  # type: 
         schema: what the columns of a frame are (`sidelight.tables.Schema`, or the path of one). None learns
             it from X_public, unless `bounds` are given. See "Frames" in docs/tables.md.
         text: the columns of a frame that are texts: a name, several, or {name: encoder}. A public encoder
-            makes numbers of each (docs/text.md).
+            converts each to numbers (docs/text.md).
         max_norm: the bound on the length of a row (with the intercept's 1); longer rows are scaled to it.
         classes: the labels; None takes those of y_public.
         class_weight: how much an error on each class counts when `predict` chooses a label: {label: weight},
             or "balanced" for the inverse of its rate among the public records. It costs nothing, and changes
             neither training nor probabilities.
-        calibration: what probabilities are scaled by (`methods.probabilities`). "private": counts of private
-            records by their scores, for 3 % of the budget's μ², and public records; "public": these alone;
-            None: the scores as they are. "auto" is "private" for the method "auto", "public" for others.
+        calibration: which records set the scale of probabilities (`methods.probabilities`). "private":
+            counts of private records by their scores, for 3 % of the budget's μ², and public records;
+            "public": these alone; None: the scores as they are. "auto" is "private" for the method "auto",
+            "public" for others.
         regularization: λ of (λ/2)‖w‖², the intercept included; 0 leaves it to the method.
         fit_intercept: whether a constant 1 joins the features.
         public_model: "auto" guides the method "auto" by models of the public rows (a linear one and
-            boosted trees; of numbers also of the logarithm). Trees become columns, and a regression learns
-            what all of them together get wrong. "fit" does so for any method, None for none. A fitted
-            estimator (predict_proba, decision_function or predict) joins them: last year's model, say. See
-            `methods.public_models` and `data.own_model`.
+            boosted trees). Their predictions become columns. "fit" does so for any method, None for none. A
+            fitted estimator (predict_proba, decision_function or predict) joins them: last year's model, say.
+            See `methods.public_models` and `data.own_model`.
         compare_with_public: whether the method "auto" spends 4 % of its budget's μ² to compare itself with
             public rows alone, on private records (`methods.paid_comparison`). The better model is returned.
-        trees: whether the method "auto" adds trees to its line where n·ε is large enough: their splits come
-            from public rows, their leaf values from private records (`methods.leaf_boosting`).
+        trees: whether the method "auto" adds trees to its linear model if n·ε is large enough: their splits
+            come from public rows, their leaf values from private records (`methods.leaf_boosting`).
         assume_public: "classes" and "bounds" in here may be read off the private records, uncharged, if
             nothing else gives them. Only for what is public.
         unit: what the guarantee is for: a "record", or all rows of a person, by the name of the column of X

@@ -145,9 +145,14 @@ class EstimatorInput(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ign
         except InvalidParameterError as error:
             raise InputError(str(error)) from None
         if unknown := [name for name in self.assume_public if name not in self._may_assume]:
-            raise InputError(f"assume_public may hold {', '.join(self._may_assume)}; not {unknown[0]!r}")
+            raise InputError(f"assume_public accepts {', '.join(self._may_assume)}, not {unknown[0]!r}")
 
-    def _check_given(self, y: object, X_public: object, y_public: object) -> None:
+    def _check_given(self, X: object, y: object, X_public: object, y_public: object) -> None:
+        if X_public is not None and _is_same(X, X_public):
+            raise InputError("X_public must not be X: none of its records would be protected")
+        name = getattr(y, "name", None)
+        if isinstance(name, str) and name in list(getattr(X, "columns", ())):
+            raise InputError(f"X has a column {name!r}, which is the name of y: drop it, or rename y")
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")
@@ -301,6 +306,13 @@ def _as_pair(
             "bounds must be a pair (lower, upper), each a number or one for every feature"
         ) from None
     return lower, upper
+
+
+def _is_same(X: object, X_public: object) -> bool:
+    """Whether the private table was passed as the public one; no number is read."""
+    if not (isinstance(X, np.ndarray) and isinstance(X_public, np.ndarray)):
+        return X is X_public
+    return X.shape == X_public.shape and X.ctypes.data == X_public.ctypes.data
 
 
 def _as_pandas(X: TableLike) -> TableLike:

@@ -97,7 +97,7 @@ class PrivateLinear(EstimatorInput):
         around = warn_outside_fit()
         self.check_parameters()
         observers = check_observers(observers)
-        self._check_given(y, X_public, y_public)
+        self._check_given(X, y, X_public, y_public)
         given, whose = X, self._persons(X, persons)
         if self.unit != "record":
             X, X_public = without_column(X, self.unit), without_column(X_public, self.unit)

@@ -261,7 +261,8 @@ class _Folds:
         """The same of one column for each number: of few rows that is often better than of every ramp."""
         found = replace(self, X=self.merged.astype(np.float64)).line(fit)
         model, behind = found.model, self.X.shape[1] - int(self.edges[-1])
-        assert isinstance(model, LinearModel)
+        if not isinstance(model, LinearModel):
+            raise TypeError("a line was expected")
         coef = np.repeat(model.coef, np.diff(self.edges), axis=1)
         return replace(found, model=replace(model, coef=np.pad(coef, ((0, 0), (0, behind)))))
 

@@ -279,7 +279,7 @@ def _field(name: str, value: Any) -> object:
 
 
 def describe(event: Event) -> str:
-    """One line for a person: '1,000 × Poisson(q=0.01) of Gaussian(noise multiplier 1)'."""
+    """In one readable line: '1,000 × Poisson(q=0.01) of Gaussian(noise multiplier 1)'."""
     parts = [
         f"{count:,} × {_phrase(part)}" if count > 1 else _phrase(part)
         for part, count in elementary(event).items()

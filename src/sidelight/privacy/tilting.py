@@ -213,7 +213,7 @@ class Errors:
 
 
 class Window:
-    """M(ℓ) ≤ e^{C − λℓ}·mass for ℓ = first·step, …, and sums over what is above each ℓ."""
+    """M(ℓ) ≤ e^{C − λℓ}·mass for ℓ = first·step, …, and tail sums above each ℓ."""
 
     def __init__(self, total: LossSum, slope: float, log_delta: float) -> None:
         self.step, self.slope, self.whole = total.step, slope, total.whole

@@ -435,7 +435,7 @@ def _estimator(
     if schema.target.task == "classification":
         return PrivateClassifier(epsilon=epsilon, loss=loss, class_weight=class_weight)
     if class_weight is not None:
-        raise InputError("class_weight is for a classification, but the target is a number")
+        raise InputError("class_weight needs a classification target, and this one is numeric")
     return PrivateRegressor(epsilon=epsilon, loss=loss)
 
 

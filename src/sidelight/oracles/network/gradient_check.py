@@ -103,9 +103,9 @@ def no_losses(losses: object) -> str:
     if losses is None or (isinstance(losses, Tensor) and losses.dim() == 0):
         given = "nothing" if losses is None else "one number for the whole batch"
         return (
-            f"the loss must give one number per record; it gave {given}. `outputs.loss` of a transformers "
-            "model is a mean over all tokens of a batch, which mixes its records: leave loss out, or pass "
-            "next_token_loss, token_loss or label_loss of sidelight.deep"
+            f"the loss must give one number per record; it gave {given}. Use reduction='none' in the loss. "
+            "(`outputs.loss` of a transformers model is a mean over all tokens of a batch, which mixes its "
+            "records: leave loss out, or pass next_token_loss, token_loss or label_loss of sidelight.deep)"
         )
     shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
     return (
