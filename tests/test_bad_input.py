@@ -292,9 +292,3 @@ def test_private_rows_are_not_taken_for_public_ones() -> None:
     for private, public in ((X, X), (X, X[:]), (frame, frame)):
         with pytest.raises(InputError, match="must not be X"):
             PrivateClassifier(epsilon=1.0).fit(private, y, X_public=public, y_public=y)
-
-
-def test_a_column_with_the_name_of_the_target_is_refused() -> None:
-    frame = pandas.DataFrame({"a": np.arange(200.0), "label": np.arange(200) % 2})
-    with pytest.raises(InputError, match="name of y"):
-        PrivateClassifier(epsilon=1.0, bounds=(0, 1)).fit(frame, frame["label"])

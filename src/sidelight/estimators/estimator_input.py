@@ -150,9 +150,6 @@ class EstimatorInput(NestedMethod, EstimatorOutput, BaseEstimator):  # type: ign
     def _check_given(self, X: object, y: object, X_public: object, y_public: object) -> None:
         if X_public is not None and _is_same(X, X_public):
             raise InputError("X_public must not be X: none of its records would be protected")
-        name = getattr(y, "name", None)
-        if isinstance(name, str) and name in list(getattr(X, "columns", ())):
-            raise InputError(f"X has a column {name!r}, which is the name of y: drop it, or rename y")
         if y is None:
             name = type(self).__name__
             raise InputError(f"{name} requires y to be passed, but the target y is None")

@@ -63,9 +63,7 @@ class Form:
                     "float16; leave counters (as those of batch norm) out of what is exchanged"
                 )
             if not np.isfinite(array).all():
-                raise InputError(
-                    f"array {place} of the initial parameters contains NaN or inf; pass finite values"
-                )
+                raise InputError(f"array {place} of the start contains NaN or inf; pass finite values")
         return cls(tuple(array.shape for array in arrays), tuple(array.dtype.name for array in arrays))
 
     @property
