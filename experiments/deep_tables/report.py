@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import mean
 
 from experiments.deep_tables.cells import FIELDS, TABLES, Cell
+from experiments.protocol import mean_and_error
 from experiments.sweep import read
 
 __all__ = ["figure2", "page"]
@@ -65,12 +66,17 @@ def _table(
     lines = [f"| {' | '.join(heads)} | accuracy, % | paper |", "|" + "---|" * (len(heads) + 2)]
     for cell in {_key(cell): cell for cell in cells}.values():  # a cell that two settings share stands once
         found = known.get(_key(cell))
-        value = "" if found is None else f"{mean(found):.1f}" + (f" ({len(found)})" if len(found) > 1 else "")
+        value = "" if found is None else _score(found)
         values = [_cell(field, cell[field]) for field in differ]
         named = (str(cell[field]) for field in _NAMED)
         theirs = paper.get((name, " ".join(named).strip()), "") if not cell["option"] else ""
         lines.append(f"| {' | '.join(values)} | {value} | {theirs} |")
     return "\n".join(lines)
+
+
+def _score(found: Sequence[float]) -> str:
+    average, error, count = mean_and_error(found)
+    return f"{average:.1f}" + (f" ± {error:.1f}" if count > 1 else "")
 
 
 def _cell(field: str, value: object) -> str:
